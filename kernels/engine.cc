@@ -1,0 +1,52 @@
+#include "kernels/engine.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "kernels/base/status_macros.h"
+
+namespace flashbob {
+
+absl::Status RunToCompletion(Engine& engine, const Computation& computation, const TensorPointers& tensors) {
+  FLASHBOB_ASSIGN_OR_RETURN(const std::unique_ptr<const Plan> plan, engine.MakePlan(computation));
+  FLASHBOB_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, engine.CreateStream());
+
+  std::vector<void*> owned;
+  const auto free_owned = absl::MakeCleanup([&] {
+    // The device may still be at it where a launch failed half way.
+    stream->Synchronize().IgnoreError();
+    for (void* pointer : owned) engine.Free(pointer);
+  });
+  const auto allocate = [&](size_t bytes) -> absl::StatusOr<void*> {
+    FLASHBOB_ASSIGN_OR_RETURN(void* pointer, engine.Allocate(std::max<size_t>(bytes, 1)));
+    owned.push_back(pointer);
+    return pointer;
+  };
+
+  const AttentionProblem& problem = computation.problem();
+  TensorPointers device;
+  for (int i = 0; i < kNumTensorNames; ++i) {
+    const auto name = static_cast<TensorName>(i);
+    if (!computation.HasInput(name) && !computation.Wants(name)) continue;
+    const auto bytes = static_cast<size_t>(problem.NumBytes(name));
+    FLASHBOB_ASSIGN_OR_RETURN(void* pointer, allocate(bytes));
+    device.Set(name, pointer);
+    if (computation.HasInput(name) && bytes > 0) {
+      FLASHBOB_RETURN_IF_ERROR(engine.CopyToDevice(pointer, tensors.Get(name), bytes, *stream));
+    }
+  }
+  FLASHBOB_ASSIGN_OR_RETURN(void* workspace, allocate(plan->workspace_bytes()));
+  for (int slice = 0; slice < plan->num_slices(); ++slice) {
+    FLASHBOB_RETURN_IF_ERROR(engine.Launch(*plan, slice, device, workspace, *stream));
+  }
+  absl::Status copied = absl::OkStatus();
+  computation.outputs().ForEach([&](TensorName name) {
+    const auto bytes = static_cast<size_t>(problem.NumBytes(name));
+    if (bytes > 0) copied.Update(engine.CopyToHost(tensors.Get(name), device.Get(name), bytes, *stream));
+  });
+  FLASHBOB_RETURN_IF_ERROR(copied);
+  return stream->Synchronize();
+}
+
+}  // namespace flashbob
