@@ -1,0 +1,217 @@
+#include "flashbob/client.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cpp/backoff.h"
+#include "client/cpp/call_state.h"
+#include "client/cpp/compute_attempt.h"
+#include "client/cpp/status.h"
+#include "client/cpp/wire.h"
+#include "flashbob/v1/attention_service.grpc.pb.h"
+#include "kernels/base/status_macros.h"
+
+namespace flashbob::client {
+namespace {
+
+using std::chrono::nanoseconds;
+using std::chrono::steady_clock;
+using std::chrono::system_clock;
+
+constexpr size_t kMaxChunkBytes = size_t{16} << 20;
+// Room for the largest chunk that a server may send and for specs with many sequences.
+constexpr int kMaxMessageBytes = 64 << 20;
+constexpr int kMaxMetadataBytes = 64 << 10;
+
+class SystemClock : public Clock {
+ public:
+  steady_clock::time_point Now() override { return steady_clock::now(); }
+  void Sleep(nanoseconds duration, const Cancellation& cancellation) override { cancellation.WaitFor(duration); }
+};
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);  // errors travel with their details
+  // Tries are repeated here, where the contract says which; gRPC's own retries would hold copies of what was sent.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // A client's connection is its own: no earlier failure of another one delays it.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
+  // Finds a server that fell silent while a call waits for it.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::string RandomId() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x%08x", random(), random(), random());
+}
+
+double Seconds(nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
+
+absl::Status WithText(const absl::Status& status, const std::string& text) {
+  absl::Status changed(status.code(), text);
+  status.ForEachPayload([&](auto url, const absl::Cord& payload) { changed.SetPayload(url, payload); });
+  return changed;
+}
+
+absl::Status CheckOptions(const ClientOptions& options) {
+  if (options.server.empty()) return absl::InvalidArgumentError("server is empty; it must be host:port");
+  if (options.chunk_bytes < 1 || options.chunk_bytes > kMaxChunkBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_bytes is ", options.chunk_bytes, "; it must be 1 to ", kMaxChunkBytes));
+  }
+  const RetryPolicy& retry = options.retry;
+  if (retry.max_attempts < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("max_attempts is ", retry.max_attempts, "; it must be at least 1"));
+  }
+  if (retry.initial_backoff < nanoseconds(0) || retry.max_backoff < nanoseconds(0) || !(retry.multiplier >= 1) ||
+      !(retry.jitter >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "backoff of ", Seconds(retry.initial_backoff), " s to ", Seconds(retry.max_backoff), " s, multiplier ",
+        retry.multiplier, ", jitter ", retry.jitter, "; none may be negative, the multiplier not below 1"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// What all copies of a Client and its calls in flight share. Thread safety: all methods from any thread.
+class Client::Connection {
+ public:
+  explicit Connection(ClientOptions options)
+      : options_(std::move(options)),
+        clock_(options_.clock == nullptr ? std::make_shared<SystemClock>() : options_.clock),
+        channel_(MakeChannel(options_.server)),
+        stub_(v1::AttentionService::NewStub(channel_)) {}
+
+  absl::Status WaitUntilReady() {
+    const auto deadline = system_clock::now() + options_.connect_timeout;
+    for (auto state = channel_->GetState(true); state != GRPC_CHANNEL_READY; state = channel_->GetState(true)) {
+      // A call on a channel that failed fails at once and says why.
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) return ServerInfoOnce(deadline, Cancellation()).status();
+      if (!channel_->WaitForStateChange(state, deadline)) {
+        return absl::UnavailableError(
+            absl::StrCat("no connection to ", options_.server, " within ", Seconds(options_.connect_timeout), " s"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Result> Compute(const Request& request, const CallOptions& call, const Cancellation& cancellation) {
+    FLASHBOB_ASSIGN_OR_RETURN(v1::ComputeSpec spec, ToSpec(request));
+    if (spec.request_id().empty()) spec.set_request_id(RandomId());
+    const ComputeAttempt attempt{*stub_, request, spec, options_.chunk_bytes, call.progress, cancellation};
+    return Retry<Result>(call, cancellation,
+                         [&](system_clock::time_point deadline) { return RunComputeAttempt(attempt, deadline); });
+  }
+
+  absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& call) {
+    const Cancellation cancellation = call.cancellation.value_or(Cancellation());
+    return Retry<ServerInfo>(call, cancellation,
+                             [&](system_clock::time_point deadline) { return ServerInfoOnce(deadline, cancellation); });
+  }
+
+ private:
+  absl::StatusOr<ServerInfo> ServerInfoOnce(system_clock::time_point deadline, const Cancellation& cancellation) {
+    grpc::ClientContext context;
+    context.set_deadline(deadline);
+    const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
+    v1::GetServerInfoResponse response;
+    const grpc::Status status = stub_->GetServerInfo(&context, {}, &response);
+    if (!status.ok()) return Explain(FromGrpcStatus(status));
+    return ToServerInfo(response);
+  }
+
+  // Tries until one succeeds, none is worth another, or time is up.
+  template <typename T, typename Try>
+  absl::StatusOr<T> Retry(const CallOptions& call, const Cancellation& cancellation, Try attempt) {
+    constexpr nanoseconds kLongest = std::chrono::hours(24 * 365);  // what is longer is as good as this
+    const nanoseconds timeout = std::min(call.timeout.value_or(options_.default_timeout), kLongest);
+    const auto deadline = clock_->Now() + timeout;
+    Backoff backoff(options_.retry, std::random_device()());
+    while (true) {
+      const nanoseconds left = deadline - clock_->Now();
+      absl::StatusOr<T> result = attempt(system_clock::now() + std::chrono::ceil<system_clock::duration>(left));
+      if (result.ok()) return result;
+      if (cancellation.cancelled()) return absl::CancelledError("cancelled by the caller");
+      const std::optional<nanoseconds> pause = backoff.PauseAfter(result.status());
+      if (!pause.has_value() || clock_->Now() + *pause >= deadline) return Explain(result.status(), timeout);
+      clock_->Sleep(*pause, cancellation);
+      if (cancellation.cancelled()) return absl::CancelledError("cancelled by the caller");
+    }
+  }
+
+  // gRPC's own errors do not say which server, or which timeout.
+  absl::Status Explain(const absl::Status& status, std::optional<nanoseconds> timeout = std::nullopt) const {
+    if (!ReasonOf(status).empty()) return status;
+    if (status.code() == absl::StatusCode::kUnavailable) {
+      return WithText(status, absl::StrCat("server ", options_.server, ": ", status.message()));
+    }
+    if (status.code() == absl::StatusCode::kDeadlineExceeded && timeout.has_value()) {
+      return WithText(status, absl::StrCat("server ", options_.server, ": no result within ", Seconds(*timeout), " s"));
+    }
+    return status;
+  }
+
+  const ClientOptions options_;
+  const std::shared_ptr<Clock> clock_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::AttentionService::Stub> stub_;
+};
+
+Client::Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+
+absl::StatusOr<Client> Client::Connect(ClientOptions options) {
+  FLASHBOB_RETURN_IF_ERROR(CheckOptions(options));
+  const bool wait = options.connect_timeout > nanoseconds(0);
+  auto connection = std::make_shared<Connection>(std::move(options));
+  if (wait) FLASHBOB_RETURN_IF_ERROR(connection->WaitUntilReady());
+  return Client(std::move(connection));
+}
+
+absl::StatusOr<Result> Client::Compute(const Request& request, const CallOptions& call) {
+  return connection_->Compute(request, call, call.cancellation.value_or(Cancellation()));
+}
+
+Call Client::ComputeAsync(Request request, CallOptions call) {
+  auto state = std::make_shared<Call::State>();
+  state->Start([connection = connection_, request = std::move(request), call = std::move(call)](Cancellation own) {
+    std::optional<Cancellation::Registration> callers;
+    if (call.cancellation.has_value()) callers.emplace(*call.cancellation, [own]() mutable { own.Cancel(); });
+    return connection->Compute(request, call, own);
+  });
+  return Call(std::move(state));
+}
+
+absl::StatusOr<Result> Client::Forward(const Inputs& inputs, const AttentionOptions& options, const CallOptions& call) {
+  return Compute({.operation = Operation::kForward, .options = options, .inputs = inputs.Named()}, call);
+}
+
+absl::StatusOr<Result> Client::Backward(const Inputs& inputs, const AttentionOptions& options,
+                                        const CallOptions& call) {
+  return Compute({.operation = Operation::kBackward, .options = options, .inputs = inputs.Named()}, call);
+}
+
+absl::StatusOr<Result> Client::DoubleBackward(const Inputs& inputs, const AttentionOptions& options,
+                                              const CallOptions& call) {
+  return Compute({.operation = Operation::kDoubleBackward, .options = options, .inputs = inputs.Named()}, call);
+}
+
+absl::StatusOr<Result> Client::Jvp(const Inputs& inputs, const AttentionOptions& options, const CallOptions& call) {
+  return Compute({.operation = Operation::kJvp, .options = options, .inputs = inputs.Named()}, call);
+}
+
+absl::StatusOr<ServerInfo> Client::GetServerInfo(const CallOptions& call) { return connection_->GetServerInfo(call); }
+
+}  // namespace flashbob::client

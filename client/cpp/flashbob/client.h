@@ -1,0 +1,73 @@
+// Client: computes exact derivatives of attention on a FlashBoB server.
+//
+//   auto client = Client::Connect({.server = "localhost:50051"});
+//   auto result = client->DoubleBackward({.q = {q, shape}, .k = {k, shape}, .v = {v, shape}, .dout = {dout, shape},
+//                                         .uq = {uq, shape}}, {.causal = true});
+//   std::span<const float> gq = result->Values<float>("gq");
+//
+// Errors are absl::Status with the server's code and text; errors.h reads the rest of them. Failures that a retry can
+// mend are retried (retry.h). Inputs are read from the caller's memory in pieces; no whole copy is made.
+// Thread safety: all methods from any thread. Copies share one connection; calls in flight keep it alive.
+#ifndef FLASHBOB_CLIENT_CPP_FLASHBOB_CLIENT_H_
+#define FLASHBOB_CLIENT_CPP_FLASHBOB_CLIENT_H_
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "flashbob/attention.h"
+#include "flashbob/call.h"
+#include "flashbob/errors.h"
+#include "flashbob/retry.h"
+#include "flashbob/server_info.h"
+#include "flashbob/tensor.h"
+
+namespace flashbob::client {
+
+struct ClientOptions {
+  std::string server = "127.0.0.1:50051";  // host:port, or any other target that gRPC knows (unix:/path)
+  // How long Connect waits for the connection; 0: it is made with the first call.
+  std::chrono::nanoseconds connect_timeout = std::chrono::seconds(10);
+  // Of calls that have none.
+  std::chrono::nanoseconds default_timeout = std::chrono::hours(1);
+  RetryPolicy retry = {};
+  // Bytes of a message that carries a tensor's bytes; at most the server's Limits::max_chunk_bytes and 16 MiB.
+  size_t chunk_bytes = size_t{1} << 20;
+  // The time by which retries are planned; null: the system's.
+  std::shared_ptr<Clock> clock = nullptr;
+};
+
+class Client {
+ public:
+  // INVALID_ARGUMENT for options that make no sense; UNAVAILABLE where the server refuses connections or does not
+  // answer in time: a server that is not there is not waited for.
+  static absl::StatusOr<Client> Connect(ClientOptions options);
+
+  // Computes and waits. Besides the server's errors: INVALID_ARGUMENT, before anything is sent, for names that are no
+  // tensors' and sizes that do not fit their shapes.
+  absl::StatusOr<Result> Compute(const Request& request, const CallOptions& call = {});
+  // The same on a thread of its own. The memory that the request points at must live until the call is done.
+  Call ComputeAsync(Request request, CallOptions call = {});
+
+  absl::StatusOr<Result> Forward(const Inputs& inputs, const AttentionOptions& options = {},
+                                 const CallOptions& call = {});
+  absl::StatusOr<Result> Backward(const Inputs& inputs, const AttentionOptions& options = {},
+                                  const CallOptions& call = {});
+  absl::StatusOr<Result> DoubleBackward(const Inputs& inputs, const AttentionOptions& options = {},
+                                        const CallOptions& call = {});
+  absl::StatusOr<Result> Jvp(const Inputs& inputs, const AttentionOptions& options = {}, const CallOptions& call = {});
+
+  absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& call = {});
+
+ private:
+  class Connection;
+  explicit Client(std::shared_ptr<Connection> connection);
+
+  std::shared_ptr<Connection> connection_;
+};
+
+}  // namespace flashbob::client
+
+#endif  // FLASHBOB_CLIENT_CPP_FLASHBOB_CLIENT_H_

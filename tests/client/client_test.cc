@@ -1,0 +1,638 @@
+#include "flashbob/client.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/client/fake_service.h"
+
+namespace flashbob::client {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+const Shape kShape = {1, 2, 3, 4};
+
+std::vector<float> Iota(size_t size, float first) {
+  std::vector<float> values(size);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+// q, k, v of kShape with different values.
+struct Problem {
+  std::vector<float> q = Iota(24, 0);
+  std::vector<float> k = Iota(24, 100);
+  std::vector<float> v = Iota(24, 200);
+
+  Inputs inputs() const { return {.q = {q, kShape}, .k = {k, kShape}, .v = {v, kShape}}; }
+};
+
+// Time that passes only by sleeping.
+class FakeClock : public Clock {
+ public:
+  std::chrono::steady_clock::time_point Now() override {
+    const MutexLock lock(mutex_);
+    return now_;
+  }
+  void Sleep(nanoseconds duration, const Cancellation& cancellation) override {
+    {
+      const MutexLock lock(mutex_);
+      now_ += duration;
+      pauses_.push_back(duration);
+    }
+    if (on_sleep) on_sleep(cancellation);
+  }
+  std::vector<nanoseconds> pauses() {
+    const MutexLock lock(mutex_);
+    return pauses_;
+  }
+
+  std::function<void(const Cancellation&)> on_sleep;
+
+ private:
+  Mutex mutex_;
+  std::chrono::steady_clock::time_point now_ FLASHBOB_GUARDED_BY(mutex_);
+  std::vector<nanoseconds> pauses_ FLASHBOB_GUARDED_BY(mutex_);
+};
+
+Client ConnectTo(const FakeService& service, ClientOptions options = {}) {
+  options.server = service.address();
+  absl::StatusOr<Client> client = Client::Connect(std::move(options));
+  EXPECT_TRUE(client.ok()) << client.status();
+  return *std::move(client);
+}
+
+bool Contains(const absl::Status& status, const std::string& text) {
+  return std::string(status.message()).find(text) != std::string::npos;
+}
+
+TEST(ClientTest, OutputsAndWhatTheServerSaysOfThemComeBack) {
+  const FakeService service({Echo(v1::TENSOR_NAME_O)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  const absl::StatusOr<Result> result = client.Forward(problem.inputs());
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_NE(result->Find("o"), nullptr);
+  EXPECT_EQ(result->Find("o")->shape(), kShape);
+  const std::span<const float> o = result->Values<float>("o");
+  EXPECT_EQ(std::vector<float>(o.begin(), o.end()), problem.q);
+  EXPECT_TRUE(result->Values<double>("o").empty());
+  EXPECT_EQ(result->Find("lse"), nullptr);
+  EXPECT_EQ(result->timings.receive, nanoseconds(1));
+  EXPECT_EQ(result->timings.queue, nanoseconds(2));
+  EXPECT_EQ(result->timings.compute, seconds(3));
+  EXPECT_EQ(result->device, "fake");
+  EXPECT_EQ(result->flops, 100);
+  EXPECT_EQ(result->request_id, service.Specs().front().request_id());
+  EXPECT_FALSE(result->request_id.empty());
+}
+
+TEST(ClientTest, SpecSaysWhatTheOptionsSay) {
+  const FakeService service({FailWith(grpc::Status::OK)});
+  Client client = ConnectTo(service);
+  const std::vector<float> values(24);
+  const Shape packed = {6, 1, 4};
+  client
+      .Compute({.operation = Operation::kJvp,
+                .options = {.layout = Layout::kTHD,
+                            .window_left = 5,
+                            .window_right = 2,
+                            .alignment = Alignment::kBottomRight,
+                            .scale = 0.25,
+                            .probes = 2,
+                            .cu_seqlens_q = {0, 2, 6},
+                            .cu_seqlens_k = {0, 1, 6},
+                            .allow_tf32 = true,
+                            .deterministic = true},
+                .inputs = {{"q", {values, packed}}, {"tk", {values, packed}}},
+                .outputs = {{"to"}, {"tlse"}},
+                .request_id = "chosen"})
+      .status()
+      .IgnoreError();
+  const v1::ComputeSpec spec = service.Specs().front();
+  EXPECT_EQ(spec.request_id(), "chosen");
+  EXPECT_EQ(spec.operation(), v1::OPERATION_JVP);
+  const v1::Problem& problem = spec.problem();
+  EXPECT_EQ(problem.layout(), v1::LAYOUT_THD);
+  EXPECT_EQ(problem.mask().left(), 5);
+  EXPECT_EQ(problem.mask().right(), 2);
+  EXPECT_EQ(problem.mask().alignment(), v1::MASK_ALIGNMENT_BOTTOM_RIGHT);
+  EXPECT_EQ(problem.scale(), 0.25);
+  EXPECT_EQ(problem.probes(), 2);
+  EXPECT_EQ(std::vector<int64_t>(problem.cu_seqlens_q().begin(), problem.cu_seqlens_q().end()),
+            (std::vector<int64_t>{0, 2, 6}));
+  EXPECT_EQ(std::vector<int64_t>(problem.cu_seqlens_k().begin(), problem.cu_seqlens_k().end()),
+            (std::vector<int64_t>{0, 1, 6}));
+  EXPECT_TRUE(problem.deterministic());
+  EXPECT_EQ(problem.fp32_precision(), v1::FP32_PRECISION_ALLOW_TF32);
+  ASSERT_EQ(spec.inputs_size(), 2);
+  EXPECT_EQ(spec.inputs(1).tensor().name(), v1::TENSOR_NAME_TK);
+  EXPECT_EQ(spec.inputs(1).tensor().dtype(), v1::DATA_TYPE_FP32);
+  EXPECT_EQ(spec.inputs(1).tensor().shape(0), 6);
+  EXPECT_TRUE(spec.inputs(1).has_inline_());
+  ASSERT_EQ(spec.outputs_size(), 2);
+  EXPECT_EQ(spec.outputs(1).name(), v1::TENSOR_NAME_TLSE);
+}
+
+TEST(ClientTest, CausalClosesTheRightSideWhateverTheWindowSays) {
+  const FakeService service({FailWith(grpc::Status::OK)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  client.Forward(problem.inputs(), {.causal = true, .window_right = 9}).status().IgnoreError();
+  client.Forward(problem.inputs()).status().IgnoreError();
+  EXPECT_EQ(service.Specs()[0].problem().mask().right(), 0);
+  EXPECT_EQ(service.Specs()[0].problem().mask().left(), -1);
+  EXPECT_EQ(service.Specs()[1].problem().mask().right(), -1);
+  EXPECT_FALSE(service.Specs()[1].problem().has_scale());
+}
+
+TEST(ClientTest, EachOperationSendsTheInputsThatAreGiven) {
+  const FakeService service({FailWith(grpc::Status::OK)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  Inputs inputs = problem.inputs();
+  inputs.dout = {problem.q, kShape};
+  client.Backward(inputs).status().IgnoreError();
+  inputs.uv = {problem.q, kShape};
+  client.DoubleBackward(inputs).status().IgnoreError();
+  inputs.uv = {};
+  inputs.tq = {problem.q, kShape};
+  inputs.o = {problem.q, kShape};
+  client.Jvp(inputs).status().IgnoreError();
+  const auto names = [&](size_t call) {
+    const v1::ComputeSpec spec = service.Specs()[call];
+    std::string text = v1::Operation_Name(spec.operation());
+    for (const auto& input : spec.inputs()) text += " " + v1::TensorName_Name(input.tensor().name());
+    return text;
+  };
+  EXPECT_EQ(names(0), "OPERATION_BACKWARD TENSOR_NAME_Q TENSOR_NAME_K TENSOR_NAME_V TENSOR_NAME_DO");
+  EXPECT_EQ(names(1),
+            "OPERATION_DOUBLE_BACKWARD TENSOR_NAME_Q TENSOR_NAME_K TENSOR_NAME_V TENSOR_NAME_DO TENSOR_NAME_UV");
+  EXPECT_EQ(names(2),
+            "OPERATION_JVP TENSOR_NAME_Q TENSOR_NAME_K TENSOR_NAME_V TENSOR_NAME_DO TENSOR_NAME_TQ TENSOR_NAME_O");
+}
+
+TEST(ClientTest, InputsArriveInOrderInChunksOfTheSizeAskedFor) {
+  std::vector<std::string> received;
+  size_t largest = 0;
+  int chunks = 0;
+  const FakeService service({[&](grpc::ServerContext&, const v1::ComputeSpec& spec, ServerStream& stream) {
+    received.resize(static_cast<size_t>(spec.inputs_size()));
+    v1::ComputeRequest request;
+    while (stream.Read(&request)) {
+      EXPECT_EQ(request.chunk().byte_offset(), static_cast<int64_t>(received[request.chunk().tensor_index()].size()));
+      received[request.chunk().tensor_index()] += request.chunk().data();
+      largest = std::max(largest, request.chunk().data().size());
+      ++chunks;
+    }
+    return grpc::Status::OK;
+  }});
+  ClientOptions options;
+  options.chunk_bytes = 40;
+  Client client = ConnectTo(service, options);
+  const Problem problem;
+  client.Forward(problem.inputs()).status().IgnoreError();
+  ASSERT_EQ(received.size(), 3u);
+  EXPECT_EQ(received[0], std::string(reinterpret_cast<const char*>(problem.q.data()), 96));
+  EXPECT_EQ(received[1], std::string(reinterpret_cast<const char*>(problem.k.data()), 96));
+  EXPECT_EQ(received[2], std::string(reinterpret_cast<const char*>(problem.v.data()), 96));
+  EXPECT_EQ(largest, 40u);
+  EXPECT_EQ(chunks, 9);
+}
+
+TEST(ClientTest, TensorsOverGrpcsDefaultMessageLimitPassBothWays) {
+  const FakeService service({Echo(v1::TENSOR_NAME_O)});
+  ClientOptions options;
+  options.chunk_bytes = size_t{8} << 20;  // the fake answers in halves: chunks of 8 MiB come back, too
+  Client client = ConnectTo(service, options);
+  const std::vector<float> large = Iota(size_t{4} << 20, 1);
+  const std::vector<float> small(64);
+  const absl::StatusOr<Result> result =
+      client.Forward({.q = {large, {1, 1, 65536, 64}}, .k = {small, {1, 1, 1, 64}}, .v = {small, {1, 1, 1, 64}}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::span<const float> o = result->Values<float>("o");
+  EXPECT_TRUE(std::equal(o.begin(), o.end(), large.begin(), large.end()));
+}
+
+TEST(ClientTest, EmptyTensorsNeedNoChunks) {
+  const FakeService service({Echo(v1::TENSOR_NAME_O)});
+  Client client = ConnectTo(service);
+  const Shape empty = {1, 2, 0, 4};
+  const std::vector<float> none;
+  const absl::StatusOr<Result> result = client.Forward({.q = {none, empty}, .k = {none, empty}, .v = {none, empty}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->Find("o")->shape(), empty);
+}
+
+TEST(ClientTest, OutputsLandInTheCallersMemory) {
+  const FakeService service({Echo(v1::TENSOR_NAME_O)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  std::vector<float> o(24);
+  const absl::StatusOr<Result> result =
+      client.Compute({.inputs = problem.inputs().Named(), .outputs = {{"o", std::as_writable_bytes(std::span(o))}}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(o, problem.q);
+  EXPECT_EQ(result->Values<float>("o").data(), o.data());
+
+  std::vector<float> too_small(23);
+  const absl::StatusOr<Result> refused = client.Compute(
+      {.inputs = problem.inputs().Named(), .outputs = {{"o", std::as_writable_bytes(std::span(too_small))}}});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Contains(refused.status(), "has 96 bytes; the memory given has 92")) << refused.status();
+}
+
+TEST(ClientTest, NonsenseIsRefusedBeforeAnythingIsSent) {
+  const FakeService service({Echo(v1::TENSOR_NAME_O)});
+  Client client = ConnectTo(service);
+  const std::vector<float> values(24);
+  const auto refusal = [&](NamedTensor input, std::vector<WantedOutput> outputs = {}) {
+    const absl::StatusOr<Result> result = client.Compute({.inputs = {input}, .outputs = std::move(outputs)});
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(result.status().message());
+  };
+  EXPECT_EQ(refusal({"x", {values, kShape}}), "'x' is no tensor of attention");
+  EXPECT_EQ(refusal({"Q", {values, kShape}}), "'Q' is no tensor of attention");
+  EXPECT_EQ(refusal({"unspecified", {values, kShape}}), "'unspecified' is no tensor of attention");
+  EXPECT_EQ(refusal({"q", {values, {5, 5}}}), "q has 96 bytes; fp32 [5, 5] needs 100");
+  EXPECT_EQ(refusal({"q", {values, {-1, 5}}}), "q has 96 bytes; fp32 [-1, 5] needs an impossible number");
+  EXPECT_EQ(refusal({"q", {values, {int64_t{1} << 40, int64_t{1} << 40}}}),
+            "q has 96 bytes; fp32 [1099511627776, 1099511627776] needs an impossible number");
+  EXPECT_EQ(refusal({"q", {values, kShape}}, {{"nothing"}}), "'nothing' is no tensor of attention");
+  EXPECT_EQ(service.Calls(), 0);
+}
+
+TEST(ClientTest, ErrorsKeepCodeTextReasonNumbersAndDelay) {
+  const FakeService service({FailWith(
+      ErrorWithDetails(grpc::StatusCode::INVALID_ARGUMENT, "head dim is 0; it must be at least 1", "BAD_SPEC"))});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  const absl::Status status = client.Forward(problem.inputs()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "head dim is 0; it must be at least 1");
+  EXPECT_EQ(ReasonOf(status), "BAD_SPEC");
+  EXPECT_EQ(DetailsOf(status), (std::map<std::string, std::string>{{"limit", "7"}}));
+  EXPECT_EQ(RetryDelayOf(status), std::nullopt);
+  EXPECT_EQ(service.Calls(), 1);
+}
+
+TEST(ClientTest, StatusesWithoutDetailsHaveNone) {
+  const absl::Status status = absl::UnavailableError("x");
+  EXPECT_EQ(ReasonOf(status), "");
+  EXPECT_TRUE(DetailsOf(status).empty());
+  EXPECT_EQ(RetryDelayOf(status), std::nullopt);
+}
+
+TEST(ClientTest, RefusalDuringALargeUploadEndsItWithTheServersError) {
+  const FakeService service({FailWith(
+      ErrorWithDetails(grpc::StatusCode::FAILED_PRECONDITION, "67108864 bytes; the limit is 7", "TOO_LARGE"))});
+  Client client = ConnectTo(service);
+  const std::vector<float> large(size_t{16} << 20);
+  const absl::Status status = client.Forward({.q = {large, {1, 1, 262144, 64}}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(status), "TOO_LARGE");
+}
+
+// A client whose clock moves by sleeping only, without jitter.
+class RetryTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<Result> Forward(const FakeService& service, const CallOptions& call = {}) {
+    ClientOptions options;
+    options.clock = clock_;
+    options.retry = {.max_attempts = 4, .jitter = 0};
+    return ConnectTo(service, options).Forward(problem_.inputs(), {}, call);
+  }
+
+  const std::shared_ptr<FakeClock> clock_ = std::make_shared<FakeClock>();
+  const Problem problem_ = {};
+};
+
+const grpc::Status kQueueFull =
+    ErrorWithDetails(grpc::StatusCode::RESOURCE_EXHAUSTED, "64 requests wait; the limit is 64", "QUEUE_FULL", 1500);
+
+TEST_F(RetryTest, ComesBackAfterTheDelayThatTheServerGaveWithTheSameRequestId) {
+  const FakeService service({FailWith(kQueueFull), Echo(v1::TENSOR_NAME_O)});
+  const absl::StatusOr<Result> result = Forward(service);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(clock_->pauses(), std::vector<nanoseconds>{milliseconds(1500)});
+  ASSERT_EQ(service.Calls(), 2);
+  EXPECT_EQ(service.Specs()[0].request_id(), service.Specs()[1].request_id());
+}
+
+TEST_F(RetryTest, UnavailableIsTriedAgainWithGrowingPausesUntilTheAttemptsAreSpent) {
+  const FakeService service({FailWith({grpc::StatusCode::UNAVAILABLE, "going down"})});
+  const absl::Status status = Forward(service).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Contains(status, service.address())) << status;
+  EXPECT_EQ(service.Calls(), 4);
+  EXPECT_EQ(clock_->pauses(), (std::vector<nanoseconds>{milliseconds(100), milliseconds(200), milliseconds(400)}));
+}
+
+TEST_F(RetryTest, ExhaustionWithoutADelayIsNotTriedAgain) {
+  const FakeService service({FailWith({grpc::StatusCode::RESOURCE_EXHAUSTED, "message larger than max"})});
+  EXPECT_EQ(Forward(service).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(service.Calls(), 1);
+}
+
+TEST_F(RetryTest, PauseThatWouldPassTheDeadlineIsNotBegun) {
+  const FakeService service({FailWith(kQueueFull)});
+  const absl::Status status = Forward(service, {.timeout = seconds(4)}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(status), "QUEUE_FULL");
+  EXPECT_EQ(RetryDelayOf(status), milliseconds(1500));
+  EXPECT_EQ(clock_->pauses().size(), 2u);  // 1.5 s and 3 s have passed; a third pause would end at 4.5 s
+}
+
+TEST_F(RetryTest, StreamThatBreaksInTheMiddleOfAnOutputIsRepeated) {
+  const FakeService service(
+      {[](grpc::ServerContext&, const v1::ComputeSpec& spec, ServerStream& stream) -> grpc::Status {
+         ReadInputs(spec, stream);
+         stream.Write(ResultOf(v1::TENSOR_NAME_O, kShape));
+         stream.Write(ChunkOf(0, 0, std::string(40, 'x')));
+         return {grpc::StatusCode::UNAVAILABLE, "connection reset"};
+       },
+       Echo(v1::TENSOR_NAME_O)});
+  const absl::StatusOr<Result> result = Forward(service);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::span<const float> o = result->Values<float>("o");
+  EXPECT_EQ(std::vector<float>(o.begin(), o.end()), problem_.q);
+}
+
+TEST_F(RetryTest, CancellationEndsAPause) {
+  const FakeService service({FailWith(kQueueFull)});
+  Cancellation cancellation;
+  clock_->on_sleep = [&](const Cancellation&) { cancellation.Cancel(); };
+  EXPECT_EQ(Forward(service, {.cancellation = cancellation}).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(service.Calls(), 1);
+}
+
+TEST(ClientTest, SlowServerIsLeftWhenTheTimeoutEnds) {
+  Gate gate;
+  const FakeService service({HoldUntil(gate)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  const absl::Status status = client.Forward(problem.inputs(), {}, {.timeout = milliseconds(50)}).status();
+  gate.Open();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Contains(status, "no result within 0.05 s")) << status;
+}
+
+TEST(ClientTest, CancellationEndsARunningCall) {
+  Gate gate;
+  const FakeService service({HoldUntil(gate)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  Cancellation cancellation;
+  const auto cancel_once_accepted = [&](const Progress& progress) {
+    if (progress.phase == Progress::Phase::kQueued) cancellation.Cancel();
+  };
+  const absl::Status status =
+      client.Forward(problem.inputs(), {}, {.cancellation = cancellation, .progress = cancel_once_accepted}).status();
+  gate.Open();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(client.Forward(problem.inputs(), {}, {.cancellation = cancellation}).status().code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_EQ(client.GetServerInfo({.cancellation = cancellation}).status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(ClientTest, ProgressTellsThePhasesInOrder) {
+  const FakeService service({Echo(v1::TENSOR_NAME_O)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  std::vector<Progress> seen;
+  ASSERT_TRUE(client.Forward(problem.inputs(), {}, {.progress = [&](const Progress& p) { seen.push_back(p); }}).ok());
+  using Phase = Progress::Phase;
+  std::vector<std::tuple<Phase, double, double>> steps;
+  for (const Progress& progress : seen) steps.emplace_back(progress.phase, progress.done, progress.total);
+  const std::vector<std::tuple<Phase, double, double>> expected = {
+      {Phase::kUploading, 0, 288},   {Phase::kUploading, 96, 288},  {Phase::kUploading, 192, 288},
+      {Phase::kUploading, 288, 288}, {Phase::kQueued, 0, 100},      {Phase::kComputing, 50, 100},
+      {Phase::kDownloading, 48, 96}, {Phase::kDownloading, 96, 96},
+  };
+  EXPECT_EQ(steps, expected);
+  EXPECT_EQ(seen[4].queue_position, 3);
+  EXPECT_EQ(seen[4].estimated_wait, milliseconds(5));
+}
+
+TEST(ClientTest, AnswersThatBreakTheProtocolAreErrorsThatSayHow) {
+  const std::string bytes(96, 'x');
+  const v1::ComputeResponse result = ResultOf(v1::TENSOR_NAME_O, kShape);
+  v1::ComputeResponse unknown_dtype = result;
+  unknown_dtype.mutable_result()->mutable_tensors(0)->mutable_tensor()->set_dtype(static_cast<v1::DataType>(99));
+  v1::ComputeResponse twice = result;
+  *twice.mutable_result()->add_tensors() = result.result().tensors(0);
+  struct Case {
+    std::vector<v1::ComputeResponse> answer;
+    const char* expected;
+  };
+  const std::vector<Case> cases = {
+      {{}, "without a result"},
+      {{ChunkOf(0, 0, bytes)}, "a chunk of tensor 0 of 0"},
+      {{result}, "sent 0 of the 96 bytes of o"},
+      {{result, ChunkOf(0, 0, "1234")}, "sent 4 of the 96 bytes of o"},
+      {{result, ChunkOf(1, 0, bytes)}, "a chunk of tensor 1 of 1"},
+      {{result, ChunkOf(0, 4, "1234")}, "sent 4 bytes of o at 4; 96 at 0 were due"},
+      {{result, ChunkOf(0, -4, "1234")}, "sent 4 bytes of o at -4"},
+      {{result, ChunkOf(0, 0, bytes), ChunkOf(0, 0, bytes)}, "sent 96 bytes of o at 0; 0 at 96 were due"},
+      {{result, ChunkOf(0, 0, bytes + "1")}, "sent 97 bytes of o at 0; 96 at 0 were due"},
+      {{result, result}, "a second result"},
+      {{twice}, "sent o twice"},
+      {{unknown_dtype}, "unknown dtype 99"},
+      {{ResultOf(static_cast<v1::TensorName>(99), kShape)}, "unknown name 99"},
+      {{ResultOf(v1::TENSOR_NAME_LSE, kShape)}, "sent lse, which was not asked for"},
+  };
+  const Problem problem;
+  for (const Case& c : cases) {
+    const FakeService service({AnswerWith(c.answer)});
+    const absl::Status status =
+        ConnectTo(service).Compute({.inputs = problem.inputs().Named(), .outputs = {{"o"}}}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << c.expected;
+    EXPECT_TRUE(Contains(status, c.expected)) << status << "\nexpected: " << c.expected;
+  }
+}
+
+TEST(ClientTest, AnnouncementThatNoMemoryCanHoldIsAnError) {
+  const FakeService service({AnswerWith({ResultOf(v1::TENSOR_NAME_O, {int64_t{1} << 58})})});
+  const Problem problem;
+  EXPECT_EQ(ConnectTo(service).Forward(problem.inputs()).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(ClientTest, ResultThatLacksAnOutputIsAnError) {
+  const FakeService service({AnswerWith({ResultOf(v1::TENSOR_NAME_O, {0, 4})})});
+  const Problem problem;
+  const absl::Status status =
+      ConnectTo(service).Compute({.inputs = problem.inputs().Named(), .outputs = {{"o"}, {"lse"}}}).status();
+  EXPECT_TRUE(Contains(status, "lacks lse")) << status;
+}
+
+TEST(ClientTest, ServerThatIsNotThereIsNamedAtOnce) {
+  std::string address;
+  { address = FakeService({FailWith(grpc::Status::OK)}).address(); }
+  const absl::Status status = Client::Connect({.server = address}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Contains(status, address)) << status;
+
+  // Without waiting, the first call finds out.
+  absl::StatusOr<Client> lazy =
+      Client::Connect({.server = address, .connect_timeout = nanoseconds(0), .retry = {.max_attempts = 1}});
+  ASSERT_TRUE(lazy.ok());
+  EXPECT_EQ(lazy->GetServerInfo().status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(ClientTest, OptionsThatMakeNoSenseAreRefused) {
+  const auto refused = [](const ClientOptions& options) {
+    return Client::Connect(options).status().code() == absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused({.server = ""}));
+  EXPECT_TRUE(refused({.chunk_bytes = 0}));
+  EXPECT_TRUE(refused({.chunk_bytes = size_t{1} << 30}));
+  EXPECT_TRUE(refused({.retry = {.max_attempts = 0}}));
+  EXPECT_TRUE(refused({.retry = {.multiplier = 0.5}}));
+  EXPECT_TRUE(refused({.retry = {.jitter = -1}}));
+}
+
+TEST(ClientTest, ServerInfoIsWhatTheServerSaid) {
+  FakeService service({FailWith(grpc::Status::OK)});
+  service.info.set_version("1.2.3");
+  v1::Device& device = *service.info.add_devices();
+  device.set_name("cuda:0");
+  device.mutable_memory()->set_limit_bytes(1 << 20);
+  device.set_compute_units(132);
+  service.info.mutable_limits()->set_max_chunk_bytes(4 << 20);
+  service.info.mutable_limits()->set_idle_upload_seconds(30);
+  v1::Capability& capability = *service.info.add_capabilities();
+  capability.add_operations(v1::OPERATION_JVP);
+  capability.add_operations(static_cast<v1::Operation>(77));  // of a newer server
+  capability.add_dtypes(v1::DATA_TYPE_BF16);
+  capability.add_layouts(v1::LAYOUT_THD);
+  capability.set_max_head_dim(256);
+  service.info.mutable_tenant()->set_name("default");
+  service.info.mutable_tenant()->set_in_flight(2);
+  service.info.mutable_host_memory()->set_reserved_bytes(5);
+
+  const absl::StatusOr<ServerInfo> info = ConnectTo(service).GetServerInfo();
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->version, "1.2.3");
+  ASSERT_EQ(info->devices.size(), 1u);
+  EXPECT_EQ(info->devices[0].name, "cuda:0");
+  EXPECT_EQ(info->devices[0].memory.limit_bytes, 1 << 20);
+  EXPECT_EQ(info->devices[0].compute_units, 132);
+  EXPECT_EQ(info->limits.max_chunk_bytes, 4 << 20);
+  EXPECT_EQ(info->limits.idle_upload_seconds, 30);
+  ASSERT_EQ(info->capabilities.size(), 1u);
+  EXPECT_EQ(info->capabilities[0].operations, std::vector<Operation>{Operation::kJvp});
+  EXPECT_EQ(info->capabilities[0].dtypes, std::vector<DataType>{DataType::kBF16});
+  EXPECT_EQ(info->capabilities[0].layouts, std::vector<Layout>{Layout::kTHD});
+  EXPECT_EQ(info->capabilities[0].max_head_dim, 256);
+  EXPECT_EQ(info->tenant.name, "default");
+  EXPECT_EQ(info->tenant.in_flight, 2);
+  EXPECT_EQ(info->host_memory.reserved_bytes, 5);
+}
+
+TEST(CallTest, ManyCallsRunAtOnce) {
+  // Nobody is answered before all have come.
+  constexpr int kCalls = 8;
+  Mutex mutex;
+  CondVar changed;
+  int arrived = 0;
+  const FakeService::Step echo = Echo(v1::TENSOR_NAME_O);
+  const FakeService service({[&](grpc::ServerContext& context, const v1::ComputeSpec& spec, ServerStream& stream) {
+    {
+      const MutexLock lock(mutex);
+      ++arrived;
+      changed.NotifyAll();
+      while (arrived < kCalls) changed.Wait(mutex);
+    }
+    return echo(context, spec, stream);
+  }});
+  Client client = ConnectTo(service);
+  std::vector<std::vector<float>> inputs;
+  for (int i = 0; i < kCalls; ++i) inputs.push_back(Iota(24, static_cast<float>(i)));
+  std::vector<Call> calls;
+  for (const std::vector<float>& input : inputs) {
+    calls.push_back(client.ComputeAsync({.inputs = {{"q", {input, kShape}}}}));
+  }
+  for (int i = 0; i < kCalls; ++i) {
+    const absl::StatusOr<Result> result = calls[static_cast<size_t>(i)].Take();
+    ASSERT_TRUE(result.ok()) << result.status();
+    const std::span<const float> o = result->Values<float>("o");
+    EXPECT_EQ(std::vector<float>(o.begin(), o.end()), inputs[static_cast<size_t>(i)]);
+  }
+}
+
+TEST(CallTest, CallbacksRunOnceBeforeAndAfterTheEnd) {
+  Gate gate;
+  const FakeService service({HoldUntil(gate), Echo(v1::TENSOR_NAME_O)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  Call call = client.ComputeAsync({.inputs = problem.inputs().Named()});
+  EXPECT_FALSE(call.done());
+  EXPECT_FALSE(call.WaitFor(milliseconds(1)));
+  int early = 0;
+  call.OnDone([&](const absl::StatusOr<Result>&) { ++early; });
+  gate.Open();
+  EXPECT_EQ(call.Wait().status().code(), absl::StatusCode::kInternal);  // this step sends no result
+  EXPECT_TRUE(call.done());
+  EXPECT_TRUE(call.WaitFor(nanoseconds(0)));
+  EXPECT_EQ(early, 1);
+  int late = 0;
+  call.OnDone([&](const absl::StatusOr<Result>&) { ++late; });
+  EXPECT_EQ(late, 1);
+}
+
+TEST(CallTest, CancelEndsIt) {
+  Gate gate;
+  const FakeService service({HoldUntil(gate)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  Call call = client.ComputeAsync({.inputs = problem.inputs().Named()});
+  call.Cancel();
+  EXPECT_EQ(call.Wait().status().code(), absl::StatusCode::kCancelled);
+  gate.Open();
+}
+
+TEST(CallTest, CancellationOfTheCallerEndsItToo) {
+  Gate gate;
+  const FakeService service({HoldUntil(gate)});
+  Client client = ConnectTo(service);
+  const Problem problem;
+  Cancellation all;
+  Call first = client.ComputeAsync({.inputs = problem.inputs().Named()}, {.cancellation = all});
+  Call second = client.ComputeAsync({.inputs = problem.inputs().Named()}, {.cancellation = all});
+  first.Cancel();
+  EXPECT_EQ(first.Wait().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_FALSE(all.cancelled());  // one call's end is not the others'
+  EXPECT_FALSE(second.done());
+  all.Cancel();
+  EXPECT_EQ(second.Wait().status().code(), absl::StatusCode::kCancelled);
+  gate.Open();
+}
+
+TEST(CallTest, DroppedCallIsCancelledAndWaitedFor) {
+  Gate gate;
+  bool done = false;
+  {
+    const FakeService service({HoldUntil(gate)});
+    const Problem problem;
+    {
+      // The client is gone before its call.
+      std::optional<Client> client = ConnectTo(service);
+      Call call = client->ComputeAsync({.inputs = problem.inputs().Named()});
+      client.reset();
+      call.OnDone([&](const absl::StatusOr<Result>& result) {
+        EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled);
+        done = true;
+      });
+    }
+    EXPECT_TRUE(done);
+    gate.Open();
+  }
+}
+
+}  // namespace
+}  // namespace flashbob::client
