@@ -175,8 +175,8 @@ absl::StatusOr<AttentionProblem> AttentionProblem::FromShapes(const ProblemOptio
   problem.head_dim_ = queries.width;
   problem.value_dim_ = values.width;
   problem.scale_ = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(queries.width)));
-  problem.total_queries_ = queries.length;
-  problem.total_keys_ = keys.length;
+  problem.query_extent_ = problem.total_queries_ = queries.length;
+  problem.key_extent_ = problem.total_keys_ = keys.length;
   problem.batch_ = queries.batch;
   if (options.layout == Layout::kTHD) {
     FLASHBOB_RETURN_IF_ERROR(CheckCuSeqlens("cu_seqlens_q", options.cu_seqlens_q, queries.length));
@@ -209,13 +209,13 @@ absl::StatusOr<AttentionProblem> AttentionProblem::FromShapes(const ProblemOptio
 }
 
 int64_t AttentionProblem::query_len(int64_t b) const {
-  if (layout() != Layout::kTHD) return total_queries_ / batch_;
+  if (layout() != Layout::kTHD) return query_extent_;
   const auto i = static_cast<size_t>(b);
   return options_.cu_seqlens_q[i + 1] - options_.cu_seqlens_q[i];
 }
 
 int64_t AttentionProblem::key_len(int64_t b) const {
-  if (layout() != Layout::kTHD) return total_keys_ / batch_;
+  if (layout() != Layout::kTHD) return key_extent_;
   const auto i = static_cast<size_t>(b);
   return options_.cu_seqlens_k[i + 1] - options_.cu_seqlens_k[i];
 }
@@ -251,8 +251,7 @@ double AttentionProblem::VisiblePairs() const {
 Shape AttentionProblem::ShapeOf(TensorName name) const {
   const bool query_side = IsQuerySide(name);
   const int64_t heads = query_side ? heads_ : kv_heads_;
-  const int64_t total = query_side ? total_queries_ : total_keys_;
-  const int64_t length = layout() == Layout::kTHD || batch_ == 0 ? total : total / batch_;
+  const int64_t length = query_side ? query_extent_ : key_extent_;
   const Width width = WidthOf(name);
   Shape shape;
   if (HasProbeAxis(name) && options_.probes > 0) shape.push_back(options_.probes);
@@ -285,7 +284,7 @@ Strides AttentionProblem::StridesOf(TensorName name) const {
   const bool query_side = IsQuerySide(name);
   const int64_t heads = query_side ? heads_ : kv_heads_;
   const int64_t total = query_side ? total_queries_ : total_keys_;
-  const int64_t length = layout() == Layout::kTHD || batch_ == 0 ? total : total / batch_;
+  const int64_t length = query_side ? query_extent_ : key_extent_;
   const Width width = WidthOf(name);
   const int64_t columns = width == Width::kNone ? 1 : width == Width::kHeadDim ? head_dim_ : value_dim_;
   Strides strides;
@@ -316,12 +315,8 @@ absl::Status AttentionProblem::Check(const TensorInfo& tensor) const {
 }
 
 std::string AttentionProblem::ToString() const {
-  const auto lengths = [&](int64_t total) {
-    return layout() == Layout::kTHD || batch_ == 0 ? total : total / batch_;
-  };
-  std::string text = absl::StrCat(Name(layout()), " B", batch_, " H", heads_, "/", kv_heads_, " N",
-                                  lengths(total_queries_), "x", lengths(total_keys_), " D", head_dim_, "/",
-                                  value_dim_, " ", Name(dtype_));
+  std::string text = absl::StrCat(Name(layout()), " B", batch_, " H", heads_, "/", kv_heads_, " N", query_extent_, "x",
+                                  key_extent_, " D", head_dim_, "/", value_dim_, " ", Name(dtype_));
   if (options_.window_left >= 0 || options_.window_right >= 0) {
     absl::StrAppend(&text, " window ", options_.window_left, ",", options_.window_right, " ",
                     Name(options_.alignment));

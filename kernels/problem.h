@@ -133,6 +133,8 @@ class AttentionProblem {
   int64_t kv_heads_ = 0;
   int64_t head_dim_ = 0;
   int64_t value_dim_ = 0;
+  int64_t query_extent_ = 0;  // of the axis in the shapes: N, also where batch is 0, or T
+  int64_t key_extent_ = 0;
   int64_t total_queries_ = 0;
   int64_t total_keys_ = 0;
 };
