@@ -24,7 +24,8 @@ absl::StatusOr<std::map<TensorName, double>> RoundedErrors(const Computation& co
                                                            const ReferenceResult& reference, BarKind kind) {
   std::map<TensorName, double> errors;
   bool needed = false;
-  computation.outputs().ForEach([&](TensorName name) { needed = needed || !ErrorBarHolds(kind, computation, name); });
+  computation.outputs().ForEach(
+      [&](TensorName name) { needed = needed || !ErrorBarHolds(kind, computation, name, reference.outputs.at(name)); });
   if (!needed) return errors;
   const AttentionProblem& problem = computation.problem();
   FLASHBOB_ASSIGN_OR_RETURN(const ReferenceResult rounded,
@@ -89,9 +90,10 @@ absl::StatusOr<CaseReport> RunCase(const ConformanceCase& conformance_case, BarK
   for (const auto& [name, result] : results) {
     OutputReport output;
     output.name = name;
-    output.error = RelativeError(result.Values(), reference.outputs.at(name), problem.DTypeOf(name));
+    const ReferenceTensor& expected = reference.outputs.at(name);
+    output.error = RelativeError(result.Values(), expected, problem.DTypeOf(name));
     const auto rounded = rounded_errors.find(name);
-    output.bar = OutputBar(kind, computation, name, reference.max_abs_score,
+    output.bar = OutputBar(kind, computation, name, expected, reference.max_abs_score,
                            rounded == rounded_errors.end() ? 0 : rounded->second);
     output.unwritten = result.CountPoisoned();
     output.ok = output.error <= output.bar && output.unwritten == 0;

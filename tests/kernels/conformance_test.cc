@@ -244,9 +244,21 @@ TEST(ConformanceTest, NonFiniteElementsMustBeWhereTheReferenceHasThem) {
   EXPECT_TRUE(std::isinf(RelativeError({65504, 1}, overflow, DType::kFloat16)));
 }
 
+TEST(ConformanceTest, EffectiveElementsCountThoseThatCarryTheNorm) {
+  EXPECT_EQ(EffectiveElements({2, -2, 2, 2}), 4);
+  EXPECT_NEAR(EffectiveElements({1000, 1, 1, 1}), 1, 1e-4);
+  EXPECT_EQ(EffectiveElements({0, 0, 3}), 1);
+  EXPECT_EQ(EffectiveElements({-std::numeric_limits<double>::infinity(), 1}), 1);
+  EXPECT_EQ(EffectiveElements({0, 0}), 0);
+}
+
 TEST(ConformanceTest, BarsAreThoseOfTheDesign) {
-  const auto bar = [](BarKind kind, const CaseSpec& spec, double max_score, double rounded) {
-    return OutputBar(kind, MakeComputation(spec).value(), kO, max_score, rounded);
+  const auto bar = [](BarKind kind, const CaseSpec& spec, double max_score, double rounded, double outlier = 1) {
+    const Computation computation = MakeComputation(spec).value();
+    ReferenceTensor reference;
+    reference.value.assign(static_cast<size_t>(computation.problem().NumElements(kO)), 1);
+    reference.value[0] = outlier;
+    return OutputBar(kind, computation, kO, reference, max_score, rounded);
   };
   CaseSpec spec;
   spec.heads = spec.kv_heads = 8;
@@ -262,12 +274,17 @@ TEST(ConformanceTest, BarsAreThoseOfTheDesign) {
   spec.dtype = DType::kBFloat16;
   EXPECT_EQ(bar(BarKind::kCpu, spec, 100, 1), 2.0e-3);
   EXPECT_EQ(bar(BarKind::kGpu, spec, 100, 1), 2.7e-3);
-  spec.query_len = spec.key_len = 1023;  // short for a GPU
+  EXPECT_EQ(bar(BarKind::kCpu, spec, 1, 3.5e-3, 1e6), 0x1p-7);  // one element is the norm
+  spec.query_len = spec.key_len = 1023;                         // short for a GPU
   EXPECT_EQ(bar(BarKind::kCpu, spec, 1, 4e-3), 2.0e-3);
   EXPECT_EQ(bar(BarKind::kGpu, spec, 1, 4e-3), 8e-3);
   spec.query_len = 8;  // 512 elements
   EXPECT_EQ(bar(BarKind::kCpu, spec, 1, 4e-3), 8e-3);
   EXPECT_EQ(bar(BarKind::kCpu, spec, 1, 1e-9), 2.0e-3);
+  spec.dtype = DType::kFloat16;
+  spec.heads = spec.kv_heads = 1;
+  spec.query_len = 7;  // 56 elements
+  EXPECT_EQ(bar(BarKind::kCpu, spec, 1, 1e-9), 0x1p-10);
 }
 
 }  // namespace
