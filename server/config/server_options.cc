@@ -1,0 +1,109 @@
+#include "server/config/server_options.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+
+namespace flashbob::server {
+namespace {
+
+// Bytes of memory of this machine, or of the container where that has a limit.
+int64_t MachineMemoryBytes() {
+  int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGE_SIZE)};
+  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    int64_t limit = 0;
+    // "max" is no number and leaves the machine's.
+    if (std::ifstream(file) >> limit && limit > 0) bytes = std::min(bytes, limit);
+  }
+  return bytes;
+}
+
+template <typename T>
+absl::Status CheckRange(const char* name, T value, T least, T most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, "; it must be ", least, " to ", most));
+}
+
+absl::Status CheckListen(const char* name, const std::string& value) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(value);
+  if (parsed.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is \"", value, "\": ", std::string(parsed.status().message())));
+}
+
+}  // namespace
+
+int64_t MaxMessageBytes(const ServerOptions& options) {
+  return std::max(options.max_chunk_bytes, kMaxSpecBytes) + kMessageOverheadBytes;
+}
+
+absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) {
+    return absl::InvalidArgumentError("it must be HOST:PORT, as in 127.0.0.1:50051 or [::]:50051");
+  }
+  const std::string_view host = text.substr(0, colon);
+  if (host.find(':') != std::string_view::npos && (host.front() != '[' || host.back() != ']')) {
+    return absl::InvalidArgumentError("an IPv6 host goes in brackets, as in [::1]:50051");
+  }
+  const std::string_view digits = text.substr(colon + 1);
+  int port = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size() || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("port \"", std::string(digits), "\" is not a number from 0 to 65535"));
+  }
+  return HostPort{std::string(host), port};
+}
+
+absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  constexpr std::pair<std::string_view, int> kUnits[] = {{"", 0},     {"B", 0},    {"KiB", 10},
+                                                         {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+  const auto found =
+      std::find_if(std::begin(kUnits), std::end(kUnits), [&](const auto& known) { return known.first == unit; });
+  if (error != std::errc() || number < 0 || found == std::end(kUnits)) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", std::string(text),
+                                                   "\" is not a size; write bytes, or a number with KiB, MiB, GiB or "
+                                                   "TiB, as in 4GiB"));
+  }
+  if (number > (std::numeric_limits<int64_t>::max() >> found->second)) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", std::string(text), "\" is more than 63 bits hold"));
+  }
+  return number << found->second;
+}
+
+absl::StatusOr<ServerOptions> Resolve(ServerOptions options) {
+  FLASHBOB_RETURN_IF_ERROR(CheckListen("listen", options.listen));
+  if (options.metrics_listen == "off") options.metrics_listen.clear();
+  if (!options.metrics_listen.empty()) {
+    FLASHBOB_RETURN_IF_ERROR(CheckListen("metrics_listen", options.metrics_listen));
+  }
+  FLASHBOB_RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, 4096));
+  if (options.host_memory_bytes == 0) options.host_memory_bytes = MachineMemoryBytes() / 2;
+  FLASHBOB_RETURN_IF_ERROR(
+      CheckRange<int64_t>("host_memory_bytes", options.host_memory_bytes, 1 << 20, int64_t{1} << 50));
+  FLASHBOB_RETURN_IF_ERROR(CheckRange<int64_t>("max_queued_requests", options.max_queued_requests, 1, 10000));
+  FLASHBOB_RETURN_IF_ERROR(CheckRange<int64_t>("max_chunk_bytes", options.max_chunk_bytes, 4096, 1 << 30));
+  for (const auto& [name, seconds, least] :
+       {std::tuple{"grace_seconds", options.grace_seconds, 0.0},
+        std::tuple{"idle_upload_seconds", options.idle_upload_seconds, 0.1},
+        std::tuple{"keepalive_seconds", options.keepalive_seconds, 1.0},
+        std::tuple{"keepalive_timeout_seconds", options.keepalive_timeout_seconds, 0.1}}) {
+    FLASHBOB_RETURN_IF_ERROR(CheckRange(name, seconds, least, 86400.0));
+  }
+  return options;
+}
+
+}  // namespace flashbob::server
