@@ -1,0 +1,112 @@
+// ServerMetrics: the server's Prometheus series.
+//
+// Every series exists from the start, with the label values that it can ever have, so that nothing is absent until its
+// first use and nothing that a client sends becomes a label. Counters and histograms are written as things happen;
+// gauges are read from the server whenever somebody scrapes. Thread safety: any thread.
+#ifndef FLASHBOB_SERVER_METRICS_SERVER_METRICS_H_
+#define FLASHBOB_SERVER_METRICS_SERVER_METRICS_H_
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/computation.h"
+#include "prometheus/collectable.h"
+#include "prometheus/counter.h"
+#include "prometheus/family.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "server/memory/host_memory_pool.h"
+#include "server/scheduler/request.h"
+
+namespace flashbob::server {
+
+// "OK", "INVALID_ARGUMENT", ...: the name of a gRPC code.
+const char* CodeName(absl::StatusCode code);
+inline constexpr int kNumCodes = 17;
+
+// The methods of AttentionService.
+enum class Method : uint8_t { kCompute, kPutTensors, kGetTensors, kDeleteTensors, kGetServerInfo };
+inline constexpr int kNumMethods = 5;
+const char* Name(Method method);  // "Compute"
+
+// Parts of a request's life that have a duration.
+enum class Stage : uint8_t { kReceive, kQueue, kCompute, kSend };
+inline constexpr int kNumStages = 4;
+
+class ServerMetrics final : public prometheus::Collectable {
+ public:
+  // What gauges show, read at each scrape.
+  struct Gauges {
+    std::array<int64_t, kNumRequestStates> requests = {};
+    int64_t queue_limit = 0;
+    int64_t calls_in_flight = 0;
+    PoolUse host_memory;
+    std::vector<int64_t> device_reserved_bytes;  // in the order of the constructor's devices
+    bool draining = false;
+  };
+
+  ServerMetrics(const std::string& version, const std::vector<std::string>& devices);
+
+  // Where gauges come from; until it is set, and after it is set to nothing, they stay as they are.
+  void SetGaugeSource(std::function<Gauges()> source);
+
+  // A call ended, as its client sees it.
+  void CountCall(Method method, absl::StatusCode code);
+  // A Compute call ended; no operation where no valid one was named.
+  void CountRequest(std::optional<Operation> operation, absl::StatusCode code);
+  // A call ended with an error of this reason. Reasons that are none of ours are passed over.
+  void CountError(std::string_view reason);
+  void Observe(Stage stage, Duration duration);
+  void AddBytesReceived(int64_t bytes);
+  void AddBytesSent(int64_t bytes);
+  // A device, by its index, ran a slice.
+  void CountSlice(size_t device, Duration took, double flops);
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  struct DeviceSeries {
+    prometheus::Counter* slices;
+    prometheus::Counter* busy_seconds;
+    prometheus::Counter* flops;
+    prometheus::Gauge* reserved_bytes;
+  };
+
+  void Refresh(const Gauges& gauges) const;
+
+  prometheus::Registry registry_;
+  std::array<std::array<prometheus::Counter*, kNumCodes>, kNumMethods> calls_;
+  // The last row is for requests without a valid operation.
+  std::array<std::array<prometheus::Counter*, kNumCodes>, std::size(kAllOperations) + 1> requests_;
+  std::map<std::string, prometheus::Counter*, std::less<>> errors_;
+  std::array<prometheus::Histogram*, kNumStages> stages_;
+  prometheus::Counter* bytes_received_;
+  prometheus::Counter* bytes_sent_;
+  std::vector<DeviceSeries> devices_;
+  std::array<prometheus::Gauge*, kNumRequestStates> in_state_;
+  prometheus::Gauge* queue_depth_;
+  prometheus::Gauge* queue_limit_;
+  prometheus::Gauge* calls_in_flight_;
+  prometheus::Gauge* host_limit_;
+  prometheus::Gauge* host_reserved_;
+  prometheus::Gauge* host_used_;
+  prometheus::Gauge* host_high_water_;
+  prometheus::Gauge* host_largest_free_;
+  prometheus::Gauge* host_waiting_;
+  prometheus::Gauge* draining_;
+
+  mutable Mutex mutex_;
+  std::function<Gauges()> source_ FLASHBOB_GUARDED_BY(mutex_);
+};
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_SERVER_METRICS_SERVER_METRICS_H_

@@ -1,0 +1,76 @@
+#include "server/scheduler/device_tensors.h"
+
+#include <utility>
+
+#include "kernels/base/status_macros.h"
+
+namespace flashbob::server {
+
+int64_t DeviceTensors::BytesOf(const Engine& engine, const Plan& plan) {
+  if (engine.unified_memory()) return 0;
+  return plan.computation().input_bytes() + plan.computation().output_bytes() +
+         static_cast<int64_t>(plan.workspace_bytes());
+}
+
+absl::StatusOr<DeviceTensors> DeviceTensors::Create(Engine& engine, const Plan& plan, const RequestMemory& memory) {
+  DeviceTensors made(engine, plan, memory);
+  const TensorSet all = plan.computation().inputs() | plan.computation().outputs();
+  if (engine.unified_memory()) {
+    all.ForEach([&](TensorName name) { made.tensors_.Set(name, made.HostOf(name).data()); });
+    made.workspace_ = memory.workspace.data();
+    return made;
+  }
+  absl::Status status;
+  all.ForEach([&](TensorName name) {
+    if (!status.ok()) return;
+    absl::StatusOr<void*> pointer = made.Allocate(made.HostOf(name).bytes());
+    status = pointer.status();
+    if (pointer.ok()) made.tensors_.Set(name, *pointer);
+  });
+  FLASHBOB_RETURN_IF_ERROR(status);
+  FLASHBOB_ASSIGN_OR_RETURN(made.workspace_, made.Allocate(static_cast<int64_t>(plan.workspace_bytes())));
+  return made;
+}
+
+DeviceTensors::DeviceTensors(DeviceTensors&& other) noexcept
+    : engine_(other.engine_),
+      plan_(other.plan_),
+      memory_(other.memory_),
+      tensors_(other.tensors_),
+      workspace_(other.workspace_),
+      owned_(std::exchange(other.owned_, {})) {}
+
+DeviceTensors::~DeviceTensors() {
+  for (void* pointer : owned_) engine_.Free(pointer);
+}
+
+absl::StatusOr<void*> DeviceTensors::Allocate(int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  FLASHBOB_ASSIGN_OR_RETURN(void* pointer, engine_.Allocate(static_cast<size_t>(bytes)));
+  owned_.push_back(pointer);
+  return pointer;
+}
+
+absl::Status DeviceTensors::CopyInputs(Stream& stream) const {
+  if (owned_.empty()) return absl::OkStatus();
+  absl::Status status;
+  plan_.computation().inputs().ForEach([&](TensorName name) {
+    const HostBuffer& host = HostOf(name);
+    if (host.bytes() == 0) return;
+    status.Update(engine_.CopyToDevice(tensors_.Get(name), host.data(), static_cast<size_t>(host.bytes()), stream));
+  });
+  return status;
+}
+
+absl::Status DeviceTensors::CopyOutputs(Stream& stream) const {
+  if (owned_.empty()) return absl::OkStatus();
+  absl::Status status;
+  plan_.computation().outputs().ForEach([&](TensorName name) {
+    const HostBuffer& host = HostOf(name);
+    if (host.bytes() == 0) return;
+    status.Update(engine_.CopyToHost(host.data(), tensors_.Get(name), static_cast<size_t>(host.bytes()), stream));
+  });
+  return status;
+}
+
+}  // namespace flashbob::server

@@ -1,0 +1,53 @@
+// DeviceTensors: where the device finds a request's tensors and workspace.
+//
+// Where host memory is device memory, that is the request's own; elsewhere device memory, allocated here and freed by
+// the destructor.
+#ifndef FLASHBOB_SERVER_SCHEDULER_DEVICE_TENSORS_H_
+#define FLASHBOB_SERVER_SCHEDULER_DEVICE_TENSORS_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/engine.h"
+#include "server/scheduler/request.h"
+
+namespace flashbob::server {
+
+// Move-only. Not thread safe. `engine` and `memory` must outlive it.
+class DeviceTensors {
+ public:
+  // Device memory that a plan's tensors and workspace take, in bytes; 0 where host memory is device memory.
+  static int64_t BytesOf(const Engine& engine, const Plan& plan);
+
+  // RESOURCE_EXHAUSTED where the device does not have the memory.
+  static absl::StatusOr<DeviceTensors> Create(Engine& engine, const Plan& plan, const RequestMemory& memory);
+
+  DeviceTensors(DeviceTensors&& other) noexcept;
+  DeviceTensors& operator=(DeviceTensors&&) = delete;
+  ~DeviceTensors();
+
+  // Start the copies of inputs and outputs; nothing to do where host memory is device memory. The stream must have
+  // passed all work on these tensors before they are destroyed.
+  absl::Status CopyInputs(Stream& stream) const;
+  absl::Status CopyOutputs(Stream& stream) const;
+
+  const TensorPointers& tensors() const { return tensors_; }
+  void* workspace() const { return workspace_; }
+
+ private:
+  DeviceTensors(Engine& engine, const Plan& plan, const RequestMemory& memory)
+      : engine_(engine), plan_(plan), memory_(memory) {}
+  absl::StatusOr<void*> Allocate(int64_t bytes);
+  const HostBuffer& HostOf(TensorName name) const { return memory_.tensors[static_cast<size_t>(name)]; }
+
+  Engine& engine_;
+  const Plan& plan_;
+  const RequestMemory& memory_;
+  TensorPointers tensors_;
+  void* workspace_ = nullptr;
+  std::vector<void*> owned_;
+};
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_SERVER_SCHEDULER_DEVICE_TENSORS_H_

@@ -1,0 +1,76 @@
+// Scheduler: takes computations in, finds them memory and a device, and says when they are done.
+//
+//   Submit -> (OnAdmitted) -> caller fills the inputs -> Ready -> OnProgress... -> OnComputed -> caller sends ->
+//   Release
+//
+// Thread safety: any thread, also with the caller's own lock held; no call waits for a device or for memory.
+#ifndef FLASHBOB_SERVER_SCHEDULER_SCHEDULER_H_
+#define FLASHBOB_SERVER_SCHEDULER_SCHEDULER_H_
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/scheduler/request.h"
+
+namespace flashbob::server {
+
+struct Submission {
+  std::string request_id;
+  Computation computation;
+  TimePoint deadline = kNoDeadline;
+  std::shared_ptr<RequestListener> listener;
+};
+
+struct Submitted {
+  std::shared_ptr<Request> request;
+  bool admitted = false;  // it has its memory already: OnAdmitted will not be called
+};
+
+// What is ahead of a request that joins the end of the queue now.
+struct QueueEstimate {
+  int64_t requests = 0;
+  Duration wait = {};
+};
+
+// One device as the scheduler sees it.
+struct DeviceUse {
+  const Engine* engine = nullptr;
+  int64_t reserved_bytes = 0;    // device memory held by requests; 0 where host memory is device memory
+  int64_t high_water_bytes = 0;  // the most that was ever held
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+
+  // Takes a computation in, or refuses it:
+  //   UNIMPLEMENTED        UNSUPPORTED_PROBLEM  no device computes it
+  //   FAILED_PRECONDITION  TOO_LARGE            it never fits
+  //   RESOURCE_EXHAUSTED   QUEUE_FULL           as many as are allowed wait already
+  //   DEADLINE_EXCEEDED    DEADLINE             the estimate is past its deadline
+  //   UNAVAILABLE          DRAINING
+  virtual absl::StatusOr<Submitted> Submit(Submission submission) = 0;
+
+  // Every input byte is in host memory.
+  virtual void Ready(const std::shared_ptr<Request>& request) = 0;
+
+  // The caller is done with the request, whatever its state: what it holds is freed, at once or after the slice that
+  // runs. Calling it again does nothing.
+  virtual void Release(const std::shared_ptr<Request>& request) = 0;
+
+  virtual QueueEstimate Ahead() const = 0;
+
+  // Requests in each state now, by RequestState.
+  virtual std::array<int64_t, kNumRequestStates> CountByState() const = 0;
+
+  virtual std::vector<DeviceUse> Devices() const = 0;
+
+  // Refuses every later Submit with UNAVAILABLE, DRAINING.
+  virtual void Drain() = 0;
+};
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_SERVER_SCHEDULER_SCHEDULER_H_
