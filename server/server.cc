@@ -1,0 +1,156 @@
+#include "server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+#include "server/base/errors.h"
+#include "server/scheduler/fifo_scheduler.h"
+#include "server/version.h"
+
+namespace flashbob::server {
+namespace {
+
+constexpr Duration kTick = std::chrono::milliseconds(200);
+// Free memory that no request used for so long goes back to the system.
+constexpr Duration kKeepFreeMemory = std::chrono::seconds(60);
+// After the grace period: for the last statuses to reach their clients.
+constexpr Duration kLastWords = std::chrono::seconds(2);
+
+int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Environment environment) {
+  std::unique_ptr<Server> server(new Server(options, std::move(environment)));
+  FLASHBOB_RETURN_IF_ERROR(server->StartScheduler());
+  FLASHBOB_RETURN_IF_ERROR(server->StartMetrics());
+  FLASHBOB_RETURN_IF_ERROR(server->StartGrpc());
+  server->ticker_ = std::make_unique<Ticker>(kTick, [server = server.get()] { server->Tick(); });
+  return server;
+}
+
+Server::Server(const ServerOptions& options, Environment environment)
+    : options_(options),
+      environment_(std::move(environment)),
+      metrics_(std::make_shared<ServerMetrics>(kVersion, std::vector{environment_.engine->device().name})) {}
+
+Server::~Server() {
+  Drain(Duration(0));
+  ticker_.reset();
+  metrics_endpoint_.reset();
+  metrics_->SetGaugeSource(nullptr);
+}
+
+void Server::Drain(Duration grace) {
+  if (draining_.exchange(true) || grpc_server_ == nullptr) return;
+  SetServing(false);
+  scheduler_->Drain();
+  const bool finished = calls_.WaitUntilEmpty(grace);
+  if (!finished) {
+    environment_.log->Write(LogLevel::kWarning, "grace period is over", {{"calls_in_flight", calls_.size()}});
+    calls_.AbortAll(RetryableError(Reason::kDraining, "the server is shutting down and ended this request",
+                                   std::chrono::seconds(1)));
+  }
+  // Lets connections go and cancels whatever has not taken its status in time.
+  grpc_server_->Shutdown(std::chrono::system_clock::now() + kLastWords);
+  grpc_server_->Wait();
+}
+
+absl::Status Server::StartScheduler() {
+  pool_ = std::make_unique<HostMemoryPool>(*environment_.engine, *environment_.clock, options_.host_memory_bytes);
+  FifoScheduler::Options options;
+  options.max_queued_requests = options_.max_queued_requests;
+  options.max_message_bytes = MaxMessageBytes(options_);
+  options.on_device_lost = [this](const absl::Status& status) {
+    environment_.log->Write(LogLevel::kError, "device lost", {{"error", std::string(status.message())}});
+    SetServing(false);
+    if (environment_.on_device_lost) environment_.on_device_lost(status);
+  };
+  FLASHBOB_ASSIGN_OR_RETURN(scheduler_, FifoScheduler::Create(*environment_.engine, *pool_, *environment_.clock,
+                                                              *metrics_, std::move(options)));
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartGrpc() {
+  v1::Limits limits;
+  limits.set_max_chunk_bytes(options_.max_chunk_bytes);
+  limits.set_max_message_bytes(MaxMessageBytes(options_));
+  limits.set_max_request_bytes(options_.host_memory_bytes);
+  limits.set_max_queued_requests(options_.max_queued_requests);
+  limits.set_max_metadata_bytes(kMaxMetadataBytes);
+  limits.set_idle_upload_seconds(options_.idle_upload_seconds);
+  limits.set_max_sequences(kMaxSequences);
+  info_ = std::make_unique<ServerInfo>(kVersion, *scheduler_, *pool_, std::move(limits));
+
+  const CallEnvironment environment{*environment_.clock, calls_, *metrics_, *environment_.log,
+                                    FromSeconds(options_.idle_upload_seconds)};
+  service_ = std::make_unique<AttentionServiceImpl>(
+      environment, ComputeEnvironment{*scheduler_, options_.max_chunk_bytes, environment_.engine->device().name},
+      *info_);
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterService(service_.get());
+  builder.SetMaxReceiveMessageSize(static_cast<int>(MaxMessageBytes(options_)));
+  builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A peer that fell silent is found by pings, also between calls; clients may ping as often as every 5 s.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options_.keepalive_seconds));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(options_.keepalive_timeout_seconds));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  // Streams of one connection that have not even sent a spec are bounded too.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(options_.max_queued_requests) + 64);
+  // Only reflection is served synchronously.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+  grpc_server_ = builder.BuildAndStart();
+  if (grpc_server_ == nullptr || port_ == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot serve gRPC on ", options_.listen, "; is the port taken?"));
+  }
+  SetServing(true);
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartMetrics() {
+  metrics_->SetGaugeSource([this] { return ReadGauges(); });
+  if (options_.metrics_listen.empty()) return absl::OkStatus();
+  FLASHBOB_ASSIGN_OR_RETURN(metrics_endpoint_, MetricsEndpoint::Start(options_.metrics_listen, metrics_));
+  return absl::OkStatus();
+}
+
+void Server::Tick() {
+  const TimePoint now = environment_.clock->Now();
+  calls_.CutIdle(now);
+  pool_->Trim(now - kKeepFreeMemory);
+}
+
+void Server::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* const health = grpc_server_->GetHealthCheckService();
+  health->SetServingStatus(v1::AttentionService::service_full_name(), serving);
+  health->SetServingStatus(serving);
+}
+
+ServerMetrics::Gauges Server::ReadGauges() const {
+  ServerMetrics::Gauges gauges;
+  gauges.requests = scheduler_->CountByState();
+  gauges.queue_limit = options_.max_queued_requests;
+  gauges.calls_in_flight = calls_.size();
+  gauges.host_memory = pool_->Use();
+  for (const DeviceUse& device : scheduler_->Devices()) gauges.device_reserved_bytes.push_back(device.reserved_bytes);
+  gauges.draining = draining_;
+  return gauges;
+}
+
+}  // namespace flashbob::server

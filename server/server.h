@@ -1,0 +1,85 @@
+// Server: the whole service in one object: engine, memory, scheduler, gRPC, metrics. main.cc starts one; tests start as
+// many as they like, each on its own free port.
+#ifndef FLASHBOB_SERVER_SERVER_H_
+#define FLASHBOB_SERVER_SERVER_H_
+
+#include <grpcpp/server.h>
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/engine.h"
+#include "server/base/clock.h"
+#include "server/base/event_log.h"
+#include "server/base/ticker.h"
+#include "server/config/server_options.h"
+#include "server/memory/host_memory_pool.h"
+#include "server/metrics/metrics_endpoint.h"
+#include "server/metrics/server_metrics.h"
+#include "server/scheduler/scheduler.h"
+#include "server/service/attention_service.h"
+#include "server/service/call_registry.h"
+#include "server/service/server_info.h"
+
+namespace flashbob::server {
+
+// Thread safety: any thread; construct and destroy on one.
+class Server {
+ public:
+  struct Environment {
+    std::unique_ptr<Engine> engine;
+    const Clock* clock = nullptr;  // must outlive the server
+    EventLog* log = nullptr;       // must outlive the server
+    // Called once, from some thread, when the device failed and the process should be restarted.
+    std::function<void(const absl::Status&)> on_device_lost;
+  };
+
+  // `options` as Resolve gives them. Serves when it returns.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Environment environment);
+  // Ends what is still in flight. Drain first for a gentle end.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  int port() const { return port_; }
+  int metrics_port() const { return metrics_endpoint_ == nullptr ? 0 : metrics_endpoint_->port(); }
+
+  // Turns health to NOT_SERVING, refuses new requests, waits up to `grace` for those in flight, ends the rest with
+  // UNAVAILABLE and stops serving. Takes at most `grace` and a few seconds. Calling it again does nothing.
+  void Drain(Duration grace);
+
+  // For tests and metrics.
+  PoolUse HostMemory() const { return pool_->Use(); }
+  Scheduler& scheduler() { return *scheduler_; }
+  CallRegistry& calls() { return calls_; }
+  ServerMetrics& metrics() { return *metrics_; }
+
+ private:
+  Server(const ServerOptions& options, Environment environment);
+
+  absl::Status StartScheduler();
+  absl::Status StartGrpc();
+  absl::Status StartMetrics();
+  void Tick();
+  void SetServing(bool serving);
+  ServerMetrics::Gauges ReadGauges() const;
+
+  const ServerOptions options_;
+  const Environment environment_;
+  const std::shared_ptr<ServerMetrics> metrics_;
+  CallRegistry calls_;
+  std::unique_ptr<HostMemoryPool> pool_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<ServerInfo> info_;
+  std::unique_ptr<AttentionServiceImpl> service_;
+  std::unique_ptr<grpc::Server> grpc_server_;
+  int port_ = 0;
+  std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
+  std::atomic<bool> draining_ = false;
+  std::unique_ptr<Ticker> ticker_;
+};
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_SERVER_SERVER_H_

@@ -1,0 +1,44 @@
+// AttentionServiceImpl: flashbob.v1.AttentionService on gRPC's callback API; a reactor a call, one template for all.
+#ifndef FLASHBOB_SERVER_SERVICE_ATTENTION_SERVICE_H_
+#define FLASHBOB_SERVER_SERVICE_ATTENTION_SERVICE_H_
+
+#include <atomic>
+#include <string>
+
+#include "flashbob/v1/attention_service.grpc.pb.h"
+#include "server/service/call.h"
+#include "server/service/compute_call.h"
+#include "server/service/server_info.h"
+
+namespace flashbob::server {
+
+// Thread safety: any thread. All that the environments name, and `info`, must outlive it.
+class AttentionServiceImpl final : public v1::AttentionService::CallbackService {
+ public:
+  AttentionServiceImpl(const CallEnvironment& environment, ComputeEnvironment compute, const ServerInfo& info);
+
+  grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>* Compute(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerReadReactor<v1::PutTensorsRequest>* PutTensors(grpc::CallbackServerContext* context,
+                                                             v1::PutTensorsResponse* response) override;
+  grpc::ServerWriteReactor<v1::GetTensorsResponse>* GetTensors(grpc::CallbackServerContext* context,
+                                                               const v1::GetTensorsRequest* request) override;
+  grpc::ServerUnaryReactor* DeleteTensors(grpc::CallbackServerContext* context, const v1::DeleteTensorsRequest* request,
+                                          v1::DeleteTensorsResponse* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context, const v1::GetServerInfoRequest* request,
+                                          v1::GetServerInfoResponse* response) override;
+
+ private:
+  // Names a request whose client did not: unique within the life of this server, and very likely beyond.
+  std::string NewRequestId();
+
+  const CallEnvironment environment_;
+  const ComputeEnvironment compute_;
+  const ServerInfo& info_;
+  const std::string id_prefix_;
+  std::atomic<int64_t> next_id_ = 1;
+};
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_SERVER_SERVICE_ATTENTION_SERVICE_H_

@@ -1,0 +1,255 @@
+#include "server/service/compute_call.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+#include "server/base/errors.h"
+
+namespace flashbob::server {
+namespace {
+
+constexpr int64_t kSendChunkBytes = 1 << 20;
+constexpr Duration kProgressInterval = std::chrono::milliseconds(250);
+
+void SetDuration(google::protobuf::Duration& proto, Duration duration) {
+  proto.set_seconds(duration / std::chrono::seconds(1));
+  proto.set_nanos(static_cast<int32_t>((duration % std::chrono::seconds(1)).count()));
+}
+
+}  // namespace
+
+ComputeCall::ComputeCall(const CallEnvironment& environment, grpc::CallbackServerContext& context,
+                         const ComputeEnvironment& compute, std::string own_request_id)
+    : Call(environment, context, Method::kCompute), compute_(compute), request_id_(std::move(own_request_id)) {}
+
+void ComputeCall::Start() {
+  MutexLock lock(mutex_);
+  ReadLocked();
+}
+
+void ComputeCall::OnReadDone(bool ok) {
+  MutexLock lock(mutex_);
+  reading_ = false;
+  if (ended()) return;
+  if (!ok) {
+    // Where the client went away, OnCancel says so.
+    if (context().IsCancelled()) return;
+    const absl::Status ended = UploadEndedLocked();
+    if (!ended.ok()) EndLocked(ended);
+    return;
+  }
+  const absl::Status taken = TakeMessageLocked();
+  if (!taken.ok()) {
+    EndLocked(taken);
+    return;
+  }
+  if (upload_ != nullptr && !reading_) ReadLocked();
+}
+
+void ComputeCall::OnWriteDone(bool ok) {
+  MutexLock lock(mutex_);
+  writing_ = false;
+  if (ok && !ended()) WriteLocked();
+}
+
+void ComputeCall::OnAdmitted() {
+  MutexLock lock(mutex_);
+  if (ended()) return;
+  AdmittedLocked();
+}
+
+void ComputeCall::OnProgress(double done_flops) {
+  MutexLock lock(mutex_);
+  const TimePoint now = environment().clock.Now();
+  if (ended() || now - progress_at_ < kProgressInterval) return;
+  progress_at_ = now;
+  progress_due_ = done_flops;
+  WriteLocked();
+}
+
+void ComputeCall::OnComputed(const absl::Status& status) {
+  MutexLock lock(mutex_);
+  if (ended()) return;
+  if (!status.ok()) {
+    EndLocked(status);
+    return;
+  }
+  computed_at_ = environment().clock.Now();
+  timings_ = request_->timings();
+  environment().metrics.Observe(Stage::kReceive, timings_.receive);
+  environment().metrics.Observe(Stage::kQueue, timings_.queue);
+  environment().metrics.Observe(Stage::kCompute, timings_.compute);
+  download_ =
+      std::make_unique<Download>(BytesOfLocked(spec_->outputs), std::min(kSendChunkBytes, compute_.max_chunk_bytes));
+  progress_due_.reset();
+  result_due_ = true;
+  WriteLocked();
+}
+
+void ComputeCall::ReleaseLocked() {
+  if (request_ == nullptr) return;
+  compute_.scheduler.Release(request_);
+  request_.reset();
+  download_.reset();
+}
+
+void ComputeCall::CutIfIdleLocked(TimePoint now) {
+  if (ended()) return;
+  const Duration limit = environment().idle_limit;
+  if (reading_ && (upload_ == nullptr || !upload_->complete()) && now - reading_since_ >= limit) {
+    const std::string what = spec_.has_value() ? absl::StrCat(upload_->received_bytes(), " of ", upload_->total_bytes(),
+                                                              " input bytes had come, then")
+                                               : "no spec came:";
+    EndLocked(Error(Reason::kDeadline,
+                    absl::StrCat(what, " nothing for ", ToSeconds(limit), " s, after which an idle upload is cut")));
+  } else if (writing_ && now - writing_since_ >= limit) {
+    EndLocked(Error(Reason::kDeadline, absl::StrCat("the client took nothing of the result for ", ToSeconds(limit),
+                                                    " s; ", sent_bytes_, " bytes had been sent")));
+    context().TryCancel();  // the status would queue behind the message that is not taken
+  }
+}
+
+void ComputeCall::DescribeLocked(LogFields& fields) {
+  environment().metrics.CountRequest(operation_, status().code());
+  if (status().ok()) environment().metrics.Observe(Stage::kSend, environment().clock.Now() - computed_at_);
+  fields.emplace_back("request_id", request_id_);
+  if (operation_.has_value()) fields.emplace_back("operation", std::string(Name(*operation_)));
+  if (!problem_.empty()) fields.emplace_back("problem", problem_);
+  fields.emplace_back("received_bytes", upload_ == nullptr ? int64_t{0} : upload_->received_bytes());
+  fields.emplace_back("sent_bytes", sent_bytes_);
+  fields.emplace_back("receive_seconds", ToSeconds(timings_.receive));
+  fields.emplace_back("queue_seconds", ToSeconds(timings_.queue));
+  fields.emplace_back("compute_seconds", ToSeconds(timings_.compute));
+}
+
+absl::Status ComputeCall::TakeMessageLocked() {
+  switch (incoming_.payload_case()) {
+    case v1::ComputeRequest::kSpec:
+      return TakeSpecLocked(incoming_.spec());
+    case v1::ComputeRequest::kChunk:
+      return TakeChunkLocked(incoming_.chunk());
+    case v1::ComputeRequest::PAYLOAD_NOT_SET:
+      break;
+  }
+  return Error(Reason::kBadSpec, "a message with neither spec nor chunk");
+}
+
+absl::Status ComputeCall::TakeSpecLocked(const v1::ComputeSpec& spec) {
+  if (spec_.has_value()) {
+    return Error(Reason::kBadSpec, absl::StrCat("a second spec, after ", upload_->received_bytes(), " of ",
+                                                upload_->total_bytes(), " input bytes"));
+  }
+  FLASHBOB_RETURN_IF_ERROR(CheckRequestId(spec.request_id()));
+  if (!spec.request_id().empty()) request_id_ = spec.request_id();
+  FLASHBOB_ASSIGN_OR_RETURN(operation_, OperationOf(spec));
+  FLASHBOB_ASSIGN_OR_RETURN(spec_, ParseSpec(spec));
+  problem_ = spec_->computation.problem().ToString();
+  FLASHBOB_ASSIGN_OR_RETURN(
+      Submitted submitted, compute_.scheduler.Submit({request_id_, spec_->computation,
+                                                      DeadlineOf(context(), environment().clock), shared_from_this()}));
+  request_ = std::move(submitted.request);
+  if (submitted.admitted) AdmittedLocked();
+  return absl::OkStatus();
+}
+
+absl::Status ComputeCall::TakeChunkLocked(const v1::TensorChunk& chunk) {
+  if (!spec_.has_value()) return Error(Reason::kBadSpec, "a chunk before the spec");
+  const bool was_complete = upload_->complete();
+  FLASHBOB_RETURN_IF_ERROR(upload_->Accept(chunk));
+  environment().metrics.AddBytesReceived(static_cast<int64_t>(chunk.data().size()));
+  if (upload_->complete() && !was_complete) {
+    progress_at_ = environment().clock.Now();
+    compute_.scheduler.Ready(request_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ComputeCall::UploadEndedLocked() {
+  if (!spec_.has_value()) return Error(Reason::kBadSpec, "the stream ended before a spec came");
+  return upload_->Ended();
+}
+
+void ComputeCall::AdmittedLocked() {
+  upload_ = std::make_unique<Upload>(BytesOfLocked(spec_->inputs), compute_.max_chunk_bytes);
+  accepted_due_ = true;
+  WriteLocked();
+  if (upload_->complete()) {  // nothing but empty tensors
+    progress_at_ = environment().clock.Now();
+    compute_.scheduler.Ready(request_);
+  }
+  ReadLocked();
+}
+
+void ComputeCall::ReadLocked() {
+  reading_ = true;
+  reading_since_ = environment().clock.Now();
+  StartRead(&incoming_);
+}
+
+void ComputeCall::WriteLocked() {
+  if (writing_ || ended() || !FillNextLocked()) return;
+  writing_ = true;
+  writing_since_ = environment().clock.Now();
+  const bool last = download_ != nullptr && !result_due_ && download_->done();
+  if (!last) {
+    StartWrite(&outgoing_);
+    return;
+  }
+  // Memory stays reserved until gRPC has sent what it was given.
+  MarkEndedLocked(absl::OkStatus());
+  StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), grpc::Status::OK);
+}
+
+bool ComputeCall::FillNextLocked() {
+  if (accepted_due_) {
+    accepted_due_ = false;
+    FillAcceptedLocked();
+  } else if (result_due_) {
+    result_due_ = false;
+    FillResultLocked();
+  } else if (download_ != nullptr && !download_->done()) {
+    v1::TensorChunk& chunk = *outgoing_.mutable_chunk();
+    download_->Next(chunk);
+    const auto size = static_cast<int64_t>(chunk.data().size());
+    sent_bytes_ += size;
+    environment().metrics.AddBytesSent(size);
+  } else if (progress_due_.has_value()) {
+    v1::ComputeProgress& progress = *outgoing_.mutable_progress();
+    progress.set_done_flops(*std::exchange(progress_due_, std::nullopt));
+    progress.set_total_flops(spec_->computation.flops());
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void ComputeCall::FillAcceptedLocked() {
+  const QueueEstimate ahead = compute_.scheduler.Ahead();
+  v1::ComputeAccepted& accepted = *outgoing_.mutable_accepted();
+  accepted.set_request_id(request_id_);
+  accepted.set_estimated_flops(spec_->computation.flops());
+  accepted.set_queue_position(ahead.requests);
+  SetDuration(*accepted.mutable_estimated_wait(), ahead.wait);
+}
+
+void ComputeCall::FillResultLocked() {
+  v1::ComputeResult& result = *outgoing_.mutable_result();
+  for (TensorName name : spec_->outputs) {
+    *result.add_tensors()->mutable_tensor() = ToProto(spec_->computation.problem(), name);
+  }
+  SetDuration(*result.mutable_timings()->mutable_receive(), timings_.receive);
+  SetDuration(*result.mutable_timings()->mutable_queue(), timings_.queue);
+  SetDuration(*result.mutable_timings()->mutable_compute(), timings_.compute);
+  result.set_device(compute_.device);
+}
+
+std::vector<TensorBytes> ComputeCall::BytesOfLocked(const std::vector<TensorName>& names) const {
+  std::vector<TensorBytes> tensors;
+  for (TensorName name : names) {
+    tensors.push_back({name, request_->HostData(name), spec_->computation.problem().NumBytes(name)});
+  }
+  return tensors;
+}
+
+}  // namespace flashbob::server

@@ -1,0 +1,32 @@
+// Download: cuts the tensors of a result into chunks.
+#ifndef FLASHBOB_SERVER_SERVICE_DOWNLOAD_H_
+#define FLASHBOB_SERVER_SERVICE_DOWNLOAD_H_
+
+#include <vector>
+
+#include "flashbob/v1/tensor.pb.h"
+#include "server/service/tensor_bytes.h"
+
+namespace flashbob::server {
+
+// Not thread safe. The tensors' memory must outlive the calls of Next.
+class Download {
+ public:
+  Download(std::vector<TensorBytes> tensors, int64_t chunk_bytes);
+
+  bool done() const { return tensor_ == tensors_.size(); }
+  // Fills the next chunk in. Only where not done.
+  void Next(v1::TensorChunk& chunk);
+
+ private:
+  void SkipFinished();
+
+  const std::vector<TensorBytes> tensors_;
+  const int64_t chunk_bytes_;
+  size_t tensor_ = 0;
+  int64_t offset_ = 0;
+};
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_SERVER_SERVICE_DOWNLOAD_H_

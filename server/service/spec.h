@@ -1,0 +1,44 @@
+// The spec of a Compute call, checked and turned into a Computation.
+#ifndef FLASHBOB_SERVER_SERVICE_SPEC_H_
+#define FLASHBOB_SERVER_SERVICE_SPEC_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "flashbob/v1/attention_service.pb.h"
+#include "kernels/computation.h"
+
+namespace flashbob::server {
+
+// Most sequences in one packed batch: Limits.max_sequences.
+inline constexpr int64_t kMaxSequences = 65536;
+inline constexpr size_t kMaxRequestIdBytes = 128;
+
+// OK where `id` is empty or at most kMaxRequestIdBytes of printable ASCII.
+absl::Status CheckRequestId(const std::string& id);
+
+// The operation that a spec names.
+absl::StatusOr<Operation> OperationOf(const v1::ComputeSpec& spec);
+
+struct ParsedSpec {
+  Computation computation;
+  std::vector<TensorName> inputs;   // in the order that chunks refer to
+  std::vector<TensorName> outputs;  // the same, of the result
+};
+
+// Everything that can be refused without knowing device or memory is refused here: BAD_SPEC for what is wrong,
+// UNSUPPORTED_PROBLEM for what is valid but not served, TOO_LARGE for too many sequences.
+absl::StatusOr<ParsedSpec> ParseSpec(const v1::ComputeSpec& spec);
+
+// The wire's names of what kernels/ knows.
+v1::Operation ToProto(Operation operation);
+v1::DataType ToProto(DType dtype);
+v1::Layout ToProto(Layout layout);
+v1::TensorName ToProto(TensorName name);
+// A tensor of a problem, without its bytes.
+v1::TensorSpec ToProto(const AttentionProblem& problem, TensorName name);
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_SERVER_SERVICE_SPEC_H_

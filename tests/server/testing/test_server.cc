@@ -1,0 +1,56 @@
+#include "tests/server/testing/test_server.h"
+
+#include "spdlog/sinks/ostream_sink.h"
+
+namespace flashbob::server {
+
+ServerOptions TestServer::DefaultOptions() {
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.metrics_listen = "";
+  options.host_memory_bytes = 16 << 20;
+  options.max_queued_requests = 8;
+  options.max_chunk_bytes = 1 << 20;
+  return options;
+}
+
+TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOptions& options)
+    : log_text_(std::make_shared<std::ostringstream>()),
+      log_(std::make_unique<EventLog>(LogLevel::kDebug, LogFormat::kText,
+                                      std::make_shared<spdlog::sinks::ostream_sink_mt>(*log_text_))) {
+  auto engine = std::make_unique<SteppedEngine>(engine_options);
+  engine_ = engine.get();
+  Server::Environment environment;
+  environment.engine = std::move(engine);
+  environment.clock = &clock_;
+  environment.log = log_.get();
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(environment));
+  if (!server.ok()) throw std::runtime_error(server.status().ToString());
+  server_ = *std::move(server);
+}
+
+TestServer::~TestServer() { engine_->LetGo(); }
+
+std::unique_ptr<v1::AttentionService::Stub> TestServer::Connect() const {
+  return v1::AttentionService::NewStub(ConnectTo(server_->port()));
+}
+
+std::string TestServer::log() const { return log_text_->str(); }
+
+testing::AssertionResult TestServer::CleanAndServing() {
+  if (!server_->calls().WaitUntilEmpty(std::chrono::seconds(10))) {
+    return testing::AssertionFailure() << server_->calls().size() << " calls are still in flight";
+  }
+  if (server_->HostMemory().reserved_bytes != 0) {
+    return testing::AssertionFailure() << server_->HostMemory().reserved_bytes << " bytes are still reserved";
+  }
+  for (int64_t count : server_->scheduler().CountByState()) {
+    if (count != 0) return testing::AssertionFailure() << count << " requests are left";
+  }
+  const Computed computed = Compute(*Connect(), ForwardSpec(1, 4, 4));
+  if (!computed.status.ok()) return testing::AssertionFailure() << computed.status.error_message();
+  server_->calls().WaitUntilEmpty(std::chrono::seconds(10));
+  return testing::AssertionSuccess();
+}
+
+}  // namespace flashbob::server

@@ -1,0 +1,45 @@
+// TestServer: a Server in this process, on a free port, with a SteppedEngine and its log in memory.
+#ifndef FLASHBOB_TESTS_SERVER_TESTING_TEST_SERVER_H_
+#define FLASHBOB_TESTS_SERVER_TESTING_TEST_SERVER_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "server/server.h"
+#include "tests/server/testing/compute_client.h"
+#include "tests/server/testing/stepped_engine.h"
+
+namespace flashbob::server {
+
+class TestServer {
+ public:
+  // Small limits: 16 MiB of host memory, 8 queued requests. No metrics port.
+  static ServerOptions DefaultOptions();
+
+  explicit TestServer(SteppedEngine::Options engine = {}, const ServerOptions& options = DefaultOptions());
+  ~TestServer();
+
+  Server& server() { return *server_; }
+  SteppedEngine& engine() { return *engine_; }
+  // A stub on a connection of its own.
+  std::unique_ptr<v1::AttentionService::Stub> Connect() const;
+  // What was logged so far.
+  std::string log() const;
+
+  // Waits until no call is in flight; then whether all memory is free and a request is served.
+  testing::AssertionResult CleanAndServing();
+
+ private:
+  std::shared_ptr<std::ostringstream> log_text_;
+  std::unique_ptr<EventLog> log_;
+  SteadyClock clock_;
+  SteppedEngine* engine_ = nullptr;  // the server's
+  std::unique_ptr<Server> server_;
+};
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_TESTS_SERVER_TESTING_TEST_SERVER_H_
