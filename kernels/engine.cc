@@ -25,11 +25,19 @@ absl::Status RunToCompletion(Engine& engine, const Computation& computation, con
   };
 
   const AttentionProblem& problem = computation.problem();
+  const auto in_place = [&](TensorName name) {
+    const auto address = reinterpret_cast<uintptr_t>(tensors.Get(name));
+    return engine.unified_memory() && address % SizeOf(problem.DTypeOf(name)) == 0;
+  };
   TensorPointers device;
   for (int i = 0; i < kNumTensorNames; ++i) {
     const auto name = static_cast<TensorName>(i);
     if (!computation.HasInput(name) && !computation.Wants(name)) continue;
     const auto bytes = static_cast<size_t>(problem.NumBytes(name));
+    if (in_place(name)) {
+      device.Set(name, tensors.Get(name));
+      continue;
+    }
     FLASHBOB_ASSIGN_OR_RETURN(void* pointer, allocate(bytes));
     device.Set(name, pointer);
     if (computation.HasInput(name) && bytes > 0) {
@@ -43,7 +51,8 @@ absl::Status RunToCompletion(Engine& engine, const Computation& computation, con
   absl::Status copied = absl::OkStatus();
   computation.outputs().ForEach([&](TensorName name) {
     const auto bytes = static_cast<size_t>(problem.NumBytes(name));
-    if (bytes > 0) copied.Update(engine.CopyToHost(tensors.Get(name), device.Get(name), bytes, *stream));
+    if (bytes > 0 && !in_place(name))
+      copied.Update(engine.CopyToHost(tensors.Get(name), device.Get(name), bytes, *stream));
   });
   FLASHBOB_RETURN_IF_ERROR(copied);
   return stream->Synchronize();

@@ -9,8 +9,8 @@
 // never waits for the device: all memory that it touches is the caller's. (An engine whose device is the CPU runs the
 // slice within Launch.)
 //
-// Thread safety: an engine's methods may be called from any thread; the slices of one plan one at a time, in order, with
-// the same tensors, workspace and stream. Plans are immutable.
+// Thread safety: an engine's methods may be called from any thread; the slices of one plan one at a time, in order,
+// with the same tensors, workspace and stream. Plans are immutable.
 #ifndef FLASHBOB_KERNELS_ENGINE_H_
 #define FLASHBOB_KERNELS_ENGINE_H_
 
@@ -67,10 +67,10 @@ class Plan {
 };
 
 struct DeviceInfo {
-  std::string name;           // "cpu", "cuda:0"
-  std::string model;          // what the hardware calls itself
-  int compute_units = 0;      // cores or multiprocessors
-  int64_t memory_bytes = 0;   // of the device, in all
+  std::string name;             // "cpu", "cuda:0"
+  std::string model;            // what the hardware calls itself
+  int compute_units = 0;        // cores or multiprocessors
+  int64_t memory_bytes = 0;     // of the device, in all
   double flops_per_second = 0;  // a first guess of the sustained rate, for estimates before anything ran
 };
 
@@ -89,7 +89,8 @@ class Engine {
 
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
 
-  // Whether host memory is device memory: then nothing needs to be copied.
+  // Whether host memory is device memory: then nothing needs to be copied, and tensors need no more than the alignment
+  // of their elements.
   virtual bool unified_memory() const = 0;
   // Device memory, aligned to kTensorAlignment; RESOURCE_EXHAUSTED with the numbers where there is not enough.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
@@ -102,7 +103,8 @@ class Engine {
   virtual absl::Status CopyToHost(void* host, const void* device, size_t bytes, Stream& stream) = 0;
 };
 
-// Runs a computation from host memory to host memory: plans, allocates, copies, launches every slice, waits.
+// Runs a computation from host memory to host memory: plans, allocates, copies (where the engine needs that), launches
+// every slice, waits.
 // `tensors` are host addresses, aligned or not. For tests, the CLI and embedders without a scheduler.
 absl::Status RunToCompletion(Engine& engine, const Computation& computation, const TensorPointers& tensors);
 
