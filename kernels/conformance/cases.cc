@@ -302,7 +302,7 @@ void AddWindowEdges(List& list) {
                                       {63, 64},
                                       {int64_t{1} << 62, 0},
                                       {-1, int64_t{1} << 62}}) {
-      list.AddEach(kWindow, kQueries, kKeys, [&](CaseSpec& spec) {
+      list.AddEach(kWindow, kQueries, kKeys, [&, left = left, right = right](CaseSpec& spec) {
         spec.options.window_left = left;
         spec.options.window_right = right;
         spec.options.alignment = alignment;
