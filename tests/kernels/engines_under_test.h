@@ -1,0 +1,24 @@
+// The engines that conformance and identity tests run against.
+#ifndef FLASHBOB_TESTS_KERNELS_ENGINES_UNDER_TEST_H_
+#define FLASHBOB_TESTS_KERNELS_ENGINES_UNDER_TEST_H_
+
+#include <ostream>
+#include <vector>
+
+#include "kernels/conformance/run.h"
+
+namespace flashbob {
+
+struct EngineUnderTest {
+  const char* name;
+  conformance::Runner (*make_runner)();  // the runner owns its engine
+};
+
+inline std::ostream& operator<<(std::ostream& out, const EngineUnderTest& engine) { return out << engine.name; }
+
+// The reference itself, and every engine that runs on any machine.
+std::vector<EngineUnderTest> EnginesUnderTest();
+
+}  // namespace flashbob
+
+#endif  // FLASHBOB_TESTS_KERNELS_ENGINES_UNDER_TEST_H_
