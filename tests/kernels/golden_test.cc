@@ -9,12 +9,17 @@
 
 #include "client/cli/safetensors.h"
 #include "kernels/conformance/error.h"
+#include "kernels/conformance/host_tensor.h"
 #include "kernels/convert.h"
 #include "kernels/reference/reference.h"
+#include "tests/kernels/engines_under_test.h"
 
 namespace flashbob {
 namespace {
 
+using conformance::BarKind;
+using conformance::HostTensor;
+using conformance::OutputBar;
 using conformance::RelativeError;
 using enum TensorName;
 
@@ -58,7 +63,7 @@ GoldenFile ReadFile(const std::string& name) {
   return golden;
 }
 
-// One golden case with all its outputs by the reference.
+// One golden case.
 class GoldenTest : public testing::TestWithParam<const char*> {
  protected:
   // The computation of an operation on the case's problem, taking the input as fp64 or fp32.
@@ -118,6 +123,45 @@ TEST_P(GoldenTest, ReferenceIsGoldenInAllHeads) {
   EXPECT_EQ(golden_.tensors.size(), 4u);
   for (const auto& [name, golden] : golden_.tensors) {
     EXPECT_LE(RelativeError(golden.values, computed.at(name), DType::kFloat64), 1e-7) << Name(name);  // fp32's rounding
+  }
+}
+
+TEST_P(GoldenTest, EnginesKeepTheirBarsOnRealInput) {
+  const auto reference = ComputeAll();
+  double max_abs_score = 0;
+  {
+    absl::StatusOr<ReferenceResult> forward =
+        ComputeReference(MakeComputation(Operation::kForward, DType::kFloat64), Inputs());
+    ASSERT_TRUE(forward.ok()) << forward.status();
+    max_abs_score = forward->max_abs_score;
+  }
+  for (const EngineUnderTest& engine : EnginesUnderTest()) {
+    const conformance::Runner runner = engine.make_runner();
+    for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
+      const Computation computation = MakeComputation(Operation::kDoubleBackward, dtype);
+      const AttentionProblem& problem = computation.problem();
+      TensorPointers pointers;
+      std::map<TensorName, HostTensor> tensors;
+      for (const auto& [name, values] : Inputs()) {
+        pointers.Set(name, tensors.try_emplace(name, dtype, values).first->second.data());
+      }
+      for (const auto& [name, golden] : golden_.tensors) {
+        pointers.Set(name, tensors.try_emplace(name, dtype, golden.values.size()).first->second.data());
+      }
+      const absl::Status status = runner(computation, pointers);
+      ASSERT_TRUE(status.ok()) << status;
+      for (const auto& [name, golden] : golden_.tensors) {
+        const std::vector<double> got = tensors.at(name).Values();
+        const double bar = OutputBar(BarKind::kCpu, computation, name, reference.at(name), max_abs_score, 0);
+        // Against PyTorch's own fp64 values, of the heads whose are kept.
+        const std::vector<double>& exact = golden_fp64_.tensors.at(name).values;
+        const std::vector<double> first_heads(got.begin(), got.begin() + static_cast<int64_t>(exact.size()));
+        EXPECT_LE(RelativeError(first_heads, {exact, exact}, dtype), bar) << engine.name << " " << Name(name);
+        // And of all heads, where fp32's rounding is part of the golden values.
+        EXPECT_LE(RelativeError(got, {golden.values, golden.values}, dtype), bar + 1e-7)
+            << engine.name << " " << Name(name) << " " << problem.ToString();
+      }
+    }
   }
 }
 

@@ -183,8 +183,7 @@ class IdentitiesTest : public testing::TestWithParam<EngineUnderTest> {
 
   // That two such sums are the same but for rounding.
   static void ExpectSame(const Sum& a, const Sum& b, double tolerance) {
-    EXPECT_LE(std::abs(a.value - b.value), tolerance * std::max(a.scale(), b.scale()))
-        << a.value << " and " << b.value;
+    EXPECT_LE(std::abs(a.value - b.value), tolerance * std::max(a.scale(), b.scale())) << a.value << " and " << b.value;
   }
 
   static std::string Describe(const CaseSpec& spec) { return Of(spec, Operation::kForward, {}).problem().ToString(); }
