@@ -1,0 +1,479 @@
+// The scheduler with a clock and a device that are stepped by hand.
+#include "server/scheduler/fifo_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "server/base/errors.h"
+#include "tests/seed.h"
+#include "tests/server/testing/step_clock.h"
+#include "tests/server/testing/stepped_engine.h"
+
+namespace flashbob::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int64_t kHostLimit = 1 << 20;
+constexpr int64_t kMessageBytes = 4096;
+
+// FORWARD on [1, 1, length, 8], of which only o is wanted.
+Computation Forward(int64_t length, DType dtype = DType::kFloat32) {
+  std::vector<TensorInfo> inputs;
+  for (TensorName name : {TensorName::kQ, TensorName::kK, TensorName::kV}) {
+    inputs.push_back({name, dtype, {1, 1, length, 8}});
+  }
+  return *Computation::Create(Operation::kForward, {}, inputs, {TensorName::kO});
+}
+
+// Takes all but a little of the host memory.
+Computation Big() { return Forward(kHostLimit / 4 / 8 / 4 - 512); }
+
+// Remembers what it hears, and waits for it.
+class RecordingListener final : public RequestListener {
+ public:
+  void OnAdmitted() override {
+    MutexLock lock(mutex_);
+    admitted_ = true;
+    changed_.NotifyAll();
+  }
+  void OnProgress(double done_flops) override {
+    MutexLock lock(mutex_);
+    progress_.push_back(done_flops);
+  }
+  void OnComputed(const absl::Status& status) override {
+    MutexLock lock(mutex_);
+    computed_ = status;
+    changed_.NotifyAll();
+  }
+
+  void WaitUntilAdmitted() {
+    MutexLock lock(mutex_);
+    while (!admitted_) changed_.Wait(mutex_);
+  }
+  absl::Status WaitUntilComputed() {
+    MutexLock lock(mutex_);
+    while (!computed_.has_value()) changed_.Wait(mutex_);
+    return *computed_;
+  }
+  bool admitted() const {
+    MutexLock lock(mutex_);
+    return admitted_;
+  }
+  bool computed() const {
+    MutexLock lock(mutex_);
+    return computed_.has_value();
+  }
+  std::vector<double> progress() const {
+    MutexLock lock(mutex_);
+    return progress_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool admitted_ FLASHBOB_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> computed_ FLASHBOB_GUARDED_BY(mutex_);
+  std::vector<double> progress_ FLASHBOB_GUARDED_BY(mutex_);
+};
+
+// A scheduler on a held engine: no slice begins before engine.Step.
+struct Bench {
+  explicit Bench(SteppedEngine::Options engine_options = {}, int64_t max_queued = 100)
+      : engine(engine_options), pool(engine, clock, kHostLimit), metrics("test", {"stepped"}) {
+    FifoScheduler::Options options;
+    options.max_queued_requests = max_queued;
+    options.max_message_bytes = kMessageBytes;
+    options.on_device_lost = [this](const absl::Status&) { ++devices_lost; };
+    scheduler = *FifoScheduler::Create(engine, pool, clock, metrics, options);
+    engine.Hold();
+  }
+  ~Bench() { engine.LetGo(); }
+
+  // Waits until no memory is held; the scheduler frees it on threads of its own.
+  void WaitUntilAllIsFree() {
+    const std::atomic<bool> withdrawn = false;
+    EXPECT_TRUE(pool.Reserve(kHostLimit, withdrawn).has_value());
+  }
+  int64_t In(RequestState state) const { return scheduler->CountByState()[static_cast<size_t>(state)]; }
+
+  StepClock clock;
+  SteppedEngine engine;
+  HostMemoryPool pool;
+  ServerMetrics metrics;
+  std::atomic<int> devices_lost = 0;
+  std::unique_ptr<FifoScheduler> scheduler;
+};
+
+// A request that was submitted, and its listener.
+struct Sent {
+  Sent(Bench& bench, Computation computation, TimePoint deadline = kNoDeadline)
+      : bench(bench),
+        listener(std::make_shared<RecordingListener>()),
+        submitted(bench.scheduler->Submit({"id", std::move(computation), deadline, listener})) {}
+  ~Sent() { Release(); }
+  void Ready() { bench.scheduler->Ready(submitted->request); }
+  void Release() {
+    if (submitted.ok()) bench.scheduler->Release(submitted->request);
+  }
+  Request& request() { return *submitted->request; }
+  absl::Status refusal() const { return submitted.status(); }
+
+  Bench& bench;
+  std::shared_ptr<RecordingListener> listener;
+  absl::StatusOr<Submitted> submitted;
+};
+
+TEST(RequestStateTest, MovesOneStepForwardOrStraightToReleased) {
+  const auto released = static_cast<int>(RequestState::kReleased);
+  for (int from = 0; from < kNumRequestStates; ++from) {
+    for (int to = 0; to < kNumRequestStates; ++to) {
+      EXPECT_EQ(MayMove(static_cast<RequestState>(from), static_cast<RequestState>(to)),
+                from != released && (to == from + 1 || to == released))
+          << Name(static_cast<RequestState>(from)) << " to " << Name(static_cast<RequestState>(to));
+    }
+  }
+}
+
+TEST(FifoSchedulerTest, RequestPassesThroughItsStates) {
+  Bench bench;
+  Sent sent(bench, Forward(16));
+  ASSERT_TRUE(sent.submitted.ok());
+  EXPECT_TRUE(sent.submitted->admitted);
+  EXPECT_EQ(bench.In(RequestState::kReceiving), 1);
+  sent.Ready();
+  bench.engine.WaitForLaunches(1);
+  EXPECT_EQ(bench.In(RequestState::kRunning), 1);
+  bench.engine.Step(1);
+  EXPECT_TRUE(sent.listener->WaitUntilComputed().ok());
+  EXPECT_EQ(bench.In(RequestState::kSending), 1);
+  sent.Release();
+  for (int64_t count : bench.scheduler->CountByState()) EXPECT_EQ(count, 0);
+  EXPECT_EQ(bench.pool.Use().reserved_bytes, 0);
+}
+
+// Fills the inputs, runs, compares the output with the engine's pattern.
+void ExpectPattern(Bench& bench) {
+  Sent sent(bench, Forward(100));
+  ASSERT_TRUE(sent.submitted.ok());
+  const Computation& computation = sent.request().computation();
+  std::vector<std::vector<std::byte>> copies;
+  TensorPointers inputs;
+  computation.inputs().ForEach([&](TensorName name) {
+    auto& copy = copies.emplace_back(static_cast<size_t>(computation.problem().NumBytes(name)));
+    for (size_t i = 0; i < copy.size(); ++i) copy[i] = static_cast<std::byte>(i * 7 + copies.size());
+    std::memcpy(sent.request().HostData(name), copy.data(), copy.size());
+    inputs.Set(name, copy.data());
+  });
+  bench.engine.LetGo();
+  sent.Ready();
+  ASSERT_TRUE(sent.listener->WaitUntilComputed().ok());
+  const std::vector<std::byte> expected = PatternOf(computation, inputs, TensorName::kO);
+  EXPECT_EQ(std::memcmp(sent.request().HostData(TensorName::kO), expected.data(), expected.size()), 0);
+}
+
+TEST(FifoSchedulerTest, ComputesInPlaceWhereHostMemoryIsDeviceMemory) {
+  Bench bench({.slices = 3, .workspace_bytes = 1000});
+  ExpectPattern(bench);
+  EXPECT_EQ(bench.scheduler->Devices()[0].high_water_bytes, 0);
+}
+
+TEST(FifoSchedulerTest, CopiesThereAndBackWhereDeviceMemoryIsApart) {
+  Bench bench({.slices = 3, .unified_memory = false, .workspace_bytes = 1000});
+  ExpectPattern(bench);
+  EXPECT_EQ(bench.scheduler->Devices()[0].reserved_bytes, 0);
+  EXPECT_EQ(bench.scheduler->Devices()[0].high_water_bytes, 4 * 100 * 8 * 4 + 1000);
+  EXPECT_EQ(bench.engine.live_device_bytes(), 0) << "device memory is free before the outputs are sent";
+}
+
+TEST(FifoSchedulerTest, RunsRequestsInTheOrderInWhichTheyBecameReady) {
+  Bench bench;
+  Sent first(bench, Forward(8));
+  Sent second(bench, Forward(16));
+  second.Ready();
+  bench.engine.WaitForLaunches(1);
+  first.Ready();
+  bench.engine.Step(1);
+  EXPECT_TRUE(second.listener->WaitUntilComputed().ok());
+  EXPECT_FALSE(first.listener->computed());
+  bench.engine.Step(1);
+  EXPECT_TRUE(first.listener->WaitUntilComputed().ok());
+}
+
+TEST(FifoSchedulerTest, ExpiredRequestNeverLaunches) {
+  Bench bench;
+  Sent running(bench, Forward(8));
+  Sent expiring(bench, Forward(8), bench.clock.Now() + seconds(1));
+  running.Ready();
+  bench.engine.WaitForLaunches(1);
+  expiring.Ready();
+  bench.clock.Step(seconds(1));
+  bench.engine.LetGo();
+  const absl::Status status = expiring.listener->WaitUntilComputed();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ReasonOf(status), "DEADLINE");
+  EXPECT_TRUE(running.listener->WaitUntilComputed().ok());
+  EXPECT_EQ(bench.engine.launches(), 1);
+}
+
+TEST(FifoSchedulerTest, DeadlineActsBetweenSlices) {
+  Bench bench({.slices = 5});
+  Sent sent(bench, Forward(8), bench.clock.Now() + seconds(1));
+  sent.Ready();
+  bench.engine.Step(1);
+  bench.engine.WaitForLaunches(2);
+  bench.clock.Step(seconds(2));
+  bench.engine.Step(1);
+  EXPECT_EQ(sent.listener->WaitUntilComputed().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(bench.engine.launches(), 2);
+  EXPECT_EQ(bench.pool.Use().reserved_bytes, 0);
+}
+
+TEST(FifoSchedulerTest, CancelledRequestFreesItsMemoryAfterTheSliceThatRuns) {
+  Bench bench({.slices = 100});
+  Sent sent(bench, Forward(64));
+  sent.Ready();
+  bench.engine.WaitForLaunches(1);
+  sent.Release();
+  EXPECT_GT(bench.pool.Use().reserved_bytes, 0) << "the device still works on it";
+  bench.engine.Step(1);
+  bench.WaitUntilAllIsFree();
+  EXPECT_EQ(bench.engine.launches(), 1);
+  EXPECT_FALSE(sent.listener->computed()) << "who released it hears no more of it";
+}
+
+TEST(FifoSchedulerTest, CancelledRequestThatWaitsForTheDeviceNeverLaunches) {
+  Bench bench;
+  Sent running(bench, Forward(8));
+  running.Ready();
+  bench.engine.WaitForLaunches(1);
+  Sent cancelled(bench, Forward(8));
+  cancelled.Ready();
+  const int64_t before = bench.pool.Use().reserved_bytes;
+  cancelled.Release();
+  EXPECT_LT(bench.pool.Use().reserved_bytes, before);
+  bench.engine.LetGo();
+  EXPECT_TRUE(running.listener->WaitUntilComputed().ok());
+  EXPECT_EQ(bench.engine.launches(), 1);
+}
+
+TEST(FifoSchedulerTest, RequestsWaitForMemoryInTheirOrder) {
+  Bench bench;
+  Sent holder(bench, Big());
+  ASSERT_TRUE(holder.submitted->admitted);
+  Sent large(bench, Big());
+  Sent small(bench, Forward(8));
+  EXPECT_FALSE(large.submitted->admitted);
+  EXPECT_FALSE(small.submitted->admitted) << "it would fit, but another waited before";
+  EXPECT_EQ(bench.In(RequestState::kValidated), 2);
+  holder.Release();
+  large.listener->WaitUntilAdmitted();
+  small.listener->WaitUntilAdmitted();
+  EXPECT_EQ(bench.In(RequestState::kReceiving), 2);
+}
+
+TEST(FifoSchedulerTest, CancelledRequestThatWaitsForMemoryLetsTheNextPass) {
+  Bench bench;
+  Sent holder(bench, Big());
+  Sent large(bench, Big());
+  Sent small(bench, Forward(8));
+  large.Release();
+  small.listener->WaitUntilAdmitted();
+  EXPECT_FALSE(large.listener->admitted());
+}
+
+TEST(FifoSchedulerTest, WhatWaitsToBeSentHoldsOnlyItsOutputs) {
+  Bench bench({.workspace_bytes = 100000});
+  Sent sent(bench, Forward(1000));
+  sent.Ready();
+  bench.engine.Step(1);
+  ASSERT_TRUE(sent.listener->WaitUntilComputed().ok());
+  EXPECT_EQ(bench.pool.Use().reserved_bytes, HostMemoryPool::BlockBytes(1000 * 8 * 4) + kMessageBytes);
+}
+
+TEST(FifoSchedulerTest, FullQueueIsRefusedWithADelayAndOpensAgain) {
+  Bench bench({}, 2);
+  Sent first(bench, Forward(8));
+  Sent second(bench, Forward(8));
+  const absl::Status refusal = Sent(bench, Forward(8)).refusal();
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(refusal), "QUEUE_FULL");
+  EXPECT_GT(RetryDelayOf(refusal).value_or(Duration(0)), Duration(0));
+  first.Ready();
+  bench.engine.WaitForLaunches(1);  // it runs, so it waits no longer
+  EXPECT_TRUE(Sent(bench, Forward(8)).refusal().ok());
+}
+
+TEST(FifoSchedulerTest, RefusedRequestsLeaveNothingBehind) {
+  Bench bench({}, 1);
+  Sent only(bench, Forward(8));
+  const int64_t reserved = bench.pool.Use().reserved_bytes;
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(Sent(bench, Forward(8)).refusal().ok());
+  EXPECT_EQ(bench.pool.Use().reserved_bytes, reserved);
+  EXPECT_EQ(bench.In(RequestState::kReceiving), 1);
+}
+
+TEST(FifoSchedulerTest, WhatNeverFitsIsRefusedAtOnceWithBothNumbers) {
+  Bench bench;
+  const absl::Status refusal = Sent(bench, Forward(100000)).refusal();
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(refusal), "TOO_LARGE");
+  EXPECT_FALSE(RetryDelayOf(refusal).has_value());
+  EXPECT_NE(refusal.message().find("9600000"), std::string::npos) << refusal;  // 3 inputs of 100000 x 8 x 4 bytes
+  EXPECT_NE(refusal.message().find("1048576"), std::string::npos) << refusal;
+}
+
+TEST(FifoSchedulerTest, WorkspaceCountsTowardsTheLimit) {
+  Bench bench({.workspace_bytes = kHostLimit});
+  EXPECT_EQ(ReasonOf(Sent(bench, Forward(8)).refusal()), "TOO_LARGE");
+}
+
+TEST(FifoSchedulerTest, WhatTheDeviceNeverHoldsIsRefusedAtOnce) {
+  Bench bench({.unified_memory = false, .device_memory_bytes = 1000});
+  const absl::Status refusal = Sent(bench, Forward(8)).refusal();
+  EXPECT_EQ(ReasonOf(refusal), "TOO_LARGE");
+  EXPECT_NE(refusal.message().find("has 1000"), std::string::npos) << refusal;
+}
+
+TEST(FifoSchedulerTest, WhatTheEngineDoesNotServeIsUnsupported) {
+  Bench bench;
+  const absl::Status refusal = Sent(bench, Forward(8, DType::kFloat64)).refusal();
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(ReasonOf(refusal), "UNSUPPORTED_PROBLEM");
+}
+
+TEST(FifoSchedulerTest, DeadlineThatTheEstimateCannotMeetIsRefusedOnTheSpec) {
+  Bench bench({.flops_per_second = Forward(64).flops()});  // a second each
+  const absl::Status refusal = Sent(bench, Forward(64), bench.clock.Now() + milliseconds(400)).refusal();
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ReasonOf(refusal), "DEADLINE");
+  EXPECT_TRUE(Sent(bench, Forward(64), bench.clock.Now() + milliseconds(1100)).refusal().ok());
+}
+
+TEST(FifoSchedulerTest, WhatIsAheadCountsTowardsTheEstimate) {
+  Bench bench({.flops_per_second = Forward(64).flops()});
+  Sent running(bench, Forward(64));
+  Sent ready(bench, Forward(64));
+  running.Ready();
+  bench.engine.WaitForLaunches(1);
+  ready.Ready();
+  EXPECT_EQ(bench.scheduler->Ahead().requests, 2);
+  EXPECT_EQ(bench.scheduler->Ahead().wait, seconds(2));
+  EXPECT_FALSE(Sent(bench, Forward(64), bench.clock.Now() + milliseconds(1400)).refusal().ok());
+  EXPECT_TRUE(Sent(bench, Forward(64), bench.clock.Now() + milliseconds(1600)).refusal().ok());
+}
+
+TEST(FifoSchedulerTest, EstimatesLearnFromWhatRan) {
+  Bench bench({.flops_per_second = 1e15});
+  Sent slow(bench, Forward(64));
+  slow.Ready();
+  bench.engine.WaitForLaunches(1);
+  bench.clock.Step(seconds(10));
+  bench.engine.Step(1);
+  ASSERT_TRUE(slow.listener->WaitUntilComputed().ok());
+  EXPECT_EQ(ReasonOf(Sent(bench, Forward(64), bench.clock.Now() + seconds(4)).refusal()), "DEADLINE");
+}
+
+TEST(FifoSchedulerTest, TimingsSayWhereTheTimeWent) {
+  Bench bench({.slices = 2});
+  Sent blocker(bench, Forward(8));
+  blocker.Ready();
+  bench.engine.WaitForLaunches(1);
+  Sent sent(bench, Forward(8));
+  bench.clock.Step(seconds(1));
+  sent.Ready();
+  bench.clock.Step(seconds(2));
+  bench.engine.Step(2);
+  bench.engine.WaitForLaunches(3);
+  bench.clock.Step(seconds(4));
+  bench.engine.Step(2);
+  ASSERT_TRUE(sent.listener->WaitUntilComputed().ok());
+  EXPECT_EQ(sent.request().timings().receive, seconds(1));
+  EXPECT_EQ(sent.request().timings().queue, seconds(2));
+  EXPECT_EQ(sent.request().timings().compute, seconds(4));
+}
+
+TEST(FifoSchedulerTest, ProgressGrowsWithEverySlice) {
+  Bench bench({.slices = 4});
+  Sent sent(bench, Forward(64));
+  sent.Ready();
+  bench.engine.Step(4);
+  ASSERT_TRUE(sent.listener->WaitUntilComputed().ok());
+  const double flops = sent.request().computation().flops();
+  EXPECT_EQ(sent.listener->progress(), (std::vector<double>{flops / 4, flops / 2, flops * 3 / 4}));
+}
+
+TEST(FifoSchedulerTest, DrainingRefusesNewRequestsAndFinishesOld) {
+  Bench bench;
+  Sent old(bench, Forward(8));
+  bench.scheduler->Drain();
+  const absl::Status refusal = Sent(bench, Forward(8)).refusal();
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(refusal), "DRAINING");
+  EXPECT_TRUE(RetryDelayOf(refusal).has_value());
+  bench.engine.LetGo();
+  old.Ready();
+  EXPECT_TRUE(old.listener->WaitUntilComputed().ok());
+}
+
+TEST(FifoSchedulerTest, FailedDeviceFailsWhatRanWaitsAndComes) {
+  Bench bench;
+  Sent running(bench, Forward(8));
+  Sent ready(bench, Forward(8));
+  running.Ready();
+  ready.Ready();
+  bench.engine.Fail(absl::InternalError("unspecified launch failure"));
+  bench.engine.LetGo();
+  for (const Sent* sent : {&running, &ready}) {
+    const absl::Status status = sent->listener->WaitUntilComputed();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(ReasonOf(status), "DEVICE_LOST");
+    EXPECT_TRUE(RetryDelayOf(status).has_value());
+  }
+  EXPECT_EQ(ReasonOf(Sent(bench, Forward(8)).refusal()), "DEVICE_LOST");
+  EXPECT_EQ(bench.devices_lost, 1);
+  EXPECT_EQ(bench.pool.Use().reserved_bytes, 0);
+}
+
+TEST(FifoSchedulerTest, MachineWithoutHostMemoryFailsTheRequestAlone) {
+  Bench bench;
+  bench.engine.LimitHostBytes(1000);
+  EXPECT_EQ(Sent(bench, Forward(8)).refusal().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(bench.pool.Use().reserved_bytes, 0);
+  bench.engine.LimitHostBytes(kHostLimit);
+  EXPECT_TRUE(Sent(bench, Forward(8)).refusal().ok());
+}
+
+TEST(FifoSchedulerTest, NothingLeaksUnderRandomSubmissionsAndCancellations) {
+  const uint64_t seed = testing_seed::Seed();
+  Bench bench({.slices = 3, .workspace_bytes = 5000}, 6);
+  bench.engine.LetGo();
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(seed + t);
+      for (int i = 0; i < 100; ++i) {
+        Sent sent(bench, Forward(static_cast<int64_t>(random() % 4000)));
+        if (!sent.submitted.ok()) continue;
+        if (!sent.submitted->admitted) {
+          if (random() % 2 == 0) continue;
+          sent.listener->WaitUntilAdmitted();
+        }
+        if (random() % 4 == 0) continue;
+        sent.Ready();
+        if (random() % 3 == 0) continue;
+        EXPECT_TRUE(sent.listener->WaitUntilComputed().ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  bench.WaitUntilAllIsFree();
+  for (int64_t count : bench.scheduler->CountByState()) EXPECT_EQ(count, 0);
+}
+
+}  // namespace
+}  // namespace flashbob::server
