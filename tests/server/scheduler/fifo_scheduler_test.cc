@@ -456,7 +456,7 @@ TEST(FifoSchedulerTest, NothingLeaksUnderRandomSubmissionsAndCancellations) {
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(seed + t);
-      for (int i = 0; i < 100; ++i) {
+      for (int i = 0; i < 60; ++i) {
         Sent sent(bench, Forward(static_cast<int64_t>(random() % 4000)));
         if (!sent.submitted.ok()) continue;
         if (!sent.submitted->admitted) {

@@ -15,6 +15,9 @@ ServerOptions TestServer::DefaultOptions() {
 }
 
 TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOptions& options)
+    : TestServer(engine_options, options, steady_clock_) {}
+
+TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOptions& options, const Clock& clock)
     : log_text_(std::make_shared<std::ostringstream>()),
       log_(std::make_unique<EventLog>(LogLevel::kDebug, LogFormat::kText,
                                       std::make_shared<spdlog::sinks::ostream_sink_mt>(*log_text_))) {
@@ -22,7 +25,7 @@ TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOption
   engine_ = engine.get();
   Server::Environment environment;
   environment.engine = std::move(engine);
-  environment.clock = &clock_;
+  environment.clock = &clock;
   environment.log = log_.get();
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(environment));
   if (!server.ok()) throw std::runtime_error(server.status().ToString());

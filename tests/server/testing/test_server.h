@@ -20,6 +20,8 @@ class TestServer {
   static ServerOptions DefaultOptions();
 
   explicit TestServer(SteppedEngine::Options engine = {}, const ServerOptions& options = DefaultOptions());
+  // On a clock of the test's, which must outlive the server.
+  TestServer(SteppedEngine::Options engine, const ServerOptions& options, const Clock& clock);
   ~TestServer();
 
   Server& server() { return *server_; }
@@ -35,7 +37,7 @@ class TestServer {
  private:
   std::shared_ptr<std::ostringstream> log_text_;
   std::unique_ptr<EventLog> log_;
-  SteadyClock clock_;
+  const SteadyClock steady_clock_;
   SteppedEngine* engine_ = nullptr;  // the server's
   std::unique_ptr<Server> server_;
 };
