@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 namespace flashbob::server {
 namespace {
 
