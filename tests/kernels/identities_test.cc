@@ -387,9 +387,10 @@ TEST_P(IdentitiesTest, SplitOverCallsChangesNothing) {
           });
           const Outcome outcome = Run(part, operation, given, part_inputs);
           for (const auto& [name, values] : outcome.values) {
-            ForPart(problem, name, probe, b, kv_head, [&, &part_values = values](size_t index, size_t part_index) {
-              assembled[name][index] = part_values[part_index];
-            });
+            ForPart(problem, name, probe, b, kv_head,
+                    [&, name = name, &part_values = values](size_t index, size_t part_index) {
+                      assembled[name][index] = part_values[part_index];
+                    });
           }
         }
       }

@@ -159,7 +159,7 @@ TEST_P(CentralDifferences, BackwardIsTheGradientOfForward) {
   const Elements gradient = ReferenceOf(GetParam().spec, Operation::kBackward, {}, inputs);
   const std::vector<std::array<TensorName, 3>> triples = {{kQ, kTq, kDq}, {kK, kTk, kDk}, {kV, kTv, kDv}};
   for (const auto& [input, direction, output] : triples) {
-    const auto objective = [&](double step) {
+    const auto objective = [&, input = input, direction = direction](double step) {
       const Elements moved = Moved(inputs, inputs, step, {{input, direction}});
       return Dot(inputs.at(kDo), ReferenceOf(GetParam().spec, Operation::kForward, {}, moved).at(kO));
     };
@@ -183,7 +183,7 @@ TEST_P(CentralDifferences, DoubleBackwardIsTheGradientOfBackward) {
   const std::vector<std::array<TensorName, 3>> triples = {
       {kQ, kTq, kGq}, {kK, kTk, kGk}, {kV, kTv, kGv}, {kDo, kTdo, kGdo}};
   for (const auto& [input, direction, output] : triples) {
-    const auto objective = [&](double step) {
+    const auto objective = [&, input = input, direction = direction](double step) {
       const Elements moved = Moved(inputs, inputs, step, {{input, direction}});
       const Elements backward = ReferenceOf(GetParam().spec, Operation::kBackward, {}, moved);
       return Dot(inputs.at(kUq), backward.at(kDq)) + Dot(inputs.at(kUk), backward.at(kDk)) +
