@@ -53,7 +53,7 @@ FifoScheduler::FifoScheduler(Engine& engine, HostMemoryPool& pool, const Clock& 
       metrics_(metrics),
       options_(std::move(options)),
       stream_(std::move(stream)),
-      rates_(engine.device().flops_per_second),
+      costs_({engine.device().flops_per_second}),
       admit_thread_([this] { AdmitLoop(); }),
       device_thread_([this] { DeviceLoop(); }) {
   MutexLock lock(mutex_);
@@ -231,7 +231,7 @@ void FifoScheduler::DeviceLoop() {
       running_.reset();
       if (status.ok() && request->withdrawn_) status = absl::CancelledError("the caller left");
       if (status.ok()) {
-        rates_.Observe(request->computation(), request->computation().flops(), request->timings_.compute);
+        costs_.Observe(0, request->computation(), request->computation().flops(), request->timings_.compute);
         MoveLocked(*request, RequestState::kSending);
       } else {
         freed = ReleaseLocked(*request);
@@ -290,7 +290,7 @@ absl::Status FifoScheduler::CheckQueueLocked(const Request& request) const {
   }
   if (request.deadline() != kNoDeadline) {
     const Computation& computation = request.computation();
-    const Duration own = rates_.Estimate(computation, computation.flops());
+    const Duration own = costs_.Estimate(computation, computation.flops());
     const Duration left = request.deadline() - clock_.Now();
     if ((ahead.wait + own) / kOptimism > left) {
       return Error(Reason::kDeadline,
@@ -416,11 +416,11 @@ QueueEstimate FifoScheduler::AheadLocked() const {
   if (running_ != nullptr) {
     const double left = std::max(running_->computation().flops() - running_done_flops_, 0.0);
     ahead.requests = 1;
-    ahead.wait = rates_.Estimate(running_->computation(), left);
+    ahead.wait = costs_.Estimate(running_->computation(), left);
   }
   ahead.requests += static_cast<int64_t>(ready_.size());
   for (const auto& request : ready_) {
-    ahead.wait += rates_.Estimate(request->computation(), request->computation().flops());
+    ahead.wait += costs_.Estimate(request->computation(), request->computation().flops());
   }
   return ahead;
 }

@@ -15,7 +15,7 @@
 #include "server/memory/host_memory_pool.h"
 #include "server/metrics/server_metrics.h"
 #include "server/scheduler/device_tensors.h"
-#include "server/scheduler/rate_estimator.h"
+#include "server/scheduler/cost_model.h"
 #include "server/scheduler/scheduler.h"
 
 namespace flashbob::server {
@@ -90,7 +90,7 @@ class FifoScheduler final : public Scheduler {
   std::shared_ptr<Request> running_ FLASHBOB_GUARDED_BY(mutex_);
   double running_done_flops_ FLASHBOB_GUARDED_BY(mutex_) = 0;
   std::array<int64_t, kNumRequestStates> in_state_ FLASHBOB_GUARDED_BY(mutex_) = {};
-  RateEstimator rates_ FLASHBOB_GUARDED_BY(mutex_);
+  CostModel costs_ FLASHBOB_GUARDED_BY(mutex_);
   DeviceUse device_use_ FLASHBOB_GUARDED_BY(mutex_);
 
   std::thread admit_thread_;

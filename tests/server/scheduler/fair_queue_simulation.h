@@ -1,0 +1,102 @@
+// A simulated device that FairQueue and DeviceMemoryPool run: one compute engine, one copy engine and the time are
+// stepped from event to event, nothing is real. Every step checks what must hold always; what happened is kept for
+// questions.
+#ifndef FLASHBOB_TESTS_SERVER_SCHEDULER_FAIR_QUEUE_SIMULATION_H_
+#define FLASHBOB_TESTS_SERVER_SCHEDULER_FAIR_QUEUE_SIMULATION_H_
+
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "server/memory/device_memory_pool.h"
+#include "server/scheduler/fair_queue.h"
+
+namespace flashbob::server {
+
+// What a tenant of a simulation does.
+struct SimulatedTenant {
+  double weight = 1;
+  // Keeps so many requests in flight all the time; 0: requests come at random, `requests_per_second` on average.
+  int in_flight = 0;
+  double requests_per_second = 0;
+  double min_seconds = 0.001;  // device time of a request, drawn evenly on a logarithmic scale
+  double max_seconds = 30;
+  int priorities = 1;  // drawn from 0 .. priorities - 1
+};
+
+class Simulation {
+ public:
+  static constexpr double kSlice = 0.020;  // the longest
+
+  Simulation(uint64_t seed, std::vector<SimulatedTenant> tenants, int64_t memory_bytes);
+
+  // Lets `seconds` pass. An error names the first thing that was wrong.
+  std::string Run(double seconds);
+  // No more arrivals: runs until all is done.
+  std::string Drain();
+
+  struct Request {
+    size_t tenant = 0;
+    double seconds = 0;
+    int64_t bytes = 0;
+    int64_t copied = 0;
+    int priority = 0;
+    double arrived = 0;
+    double runnable = -1;  // when its inputs were in device memory
+    double began = -1;
+    double ended = -1;
+    double done_seconds = 0;
+  };
+  // A slice that ran.
+  struct Service {
+    size_t tenant;
+    double begin;
+    double end;
+  };
+
+  double now() const { return now_; }
+  const std::vector<Request>& requests() const { return requests_; }
+  const std::vector<Service>& services() const { return services_; }
+  // Device time that a tenant had in a window.
+  double Served(size_t tenant, double begin, double end) const;
+  const DeviceMemoryPool& pool() const { return pool_; }
+
+ private:
+  struct Running {
+    FairQueue::Ticket ticket;
+    double begin;
+    double end;
+  };
+  struct Copying {
+    FairQueue::Ticket ticket;
+    int64_t bytes;
+    double end;
+  };
+
+  void Arrive(size_t tenant);
+  std::string Advance(double until);  // to the next event, no further than `until`
+  std::string Schedule();
+  std::string CheckInvariants() const;
+  TimePoint Time() const { return TimePoint(FromSeconds(now_)); }
+
+  std::mt19937_64 random_;
+  const std::vector<SimulatedTenant> tenants_;
+  DeviceMemoryPool pool_;
+  FairQueue queue_;
+  bool arrivals_ = true;
+  double now_ = 0;
+  std::vector<double> next_arrival_;
+  std::vector<Request> requests_;  // by ticket
+  std::map<FairQueue::Ticket, DeviceReservation> placed_;
+  std::vector<FairQueue::Ticket> to_copy_;
+  std::optional<Copying> copying_;
+  std::optional<Running> running_;
+  int64_t finished_ = 0;
+  std::vector<Service> services_;
+};
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_TESTS_SERVER_SCHEDULER_FAIR_QUEUE_SIMULATION_H_
