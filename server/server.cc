@@ -5,6 +5,7 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,8 +20,10 @@ namespace {
 constexpr Duration kTick = std::chrono::milliseconds(200);
 // Free memory that no request used for so long goes back to the system.
 constexpr Duration kKeepFreeMemory = std::chrono::seconds(60);
-// After the grace period: for the last statuses to reach their clients.
-constexpr Duration kLastWords = std::chrono::seconds(2);
+// The end of the grace period, kept for the last statuses to reach their clients, and for the HTTP server of /metrics,
+// which looks every two seconds whether it should stop.
+constexpr Duration kLastWords = std::chrono::seconds(1);
+constexpr Duration kMetricsStop = std::chrono::seconds(2);
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
 
@@ -51,14 +54,14 @@ void Server::Drain(Duration grace) {
   if (draining_.exchange(true) || grpc_server_ == nullptr) return;
   SetServing(false);
   scheduler_->Drain();
-  const bool finished = calls_.WaitUntilEmpty(grace);
-  if (!finished) {
-    environment_.log->Write(LogLevel::kWarning, "grace period is over", {{"calls_in_flight", calls_.size()}});
+  const Duration tail = std::min(grace / 2, kLastWords + kMetricsStop);
+  if (!calls_.WaitUntilEmpty(grace - tail)) {
+    environment_.log->Write(LogLevel::kWarning, "ending what is in flight", {{"calls_in_flight", calls_.size()}});
     calls_.AbortAll(RetryableError(Reason::kDraining, "the server is shutting down and ended this request",
                                    std::chrono::seconds(1)));
   }
   // Lets connections go and cancels whatever has not taken its status in time.
-  grpc_server_->Shutdown(std::chrono::system_clock::now() + kLastWords);
+  grpc_server_->Shutdown(std::chrono::system_clock::now() + std::min(tail, kLastWords));
   grpc_server_->Wait();
 }
 

@@ -45,8 +45,8 @@ class Server {
   int port() const { return port_; }
   int metrics_port() const { return metrics_endpoint_ == nullptr ? 0 : metrics_endpoint_->port(); }
 
-  // Turns health to NOT_SERVING, refuses new requests, waits up to `grace` for those in flight, ends the rest with
-  // UNAVAILABLE and stops serving. Takes at most `grace` and a few seconds. Calling it again does nothing.
+  // Turns health to NOT_SERVING, refuses new requests, waits for those in flight, ends the rest with UNAVAILABLE
+  // shortly before `grace` is over, and stops serving. Takes at most `grace`. Calling it again does nothing.
   void Drain(Duration grace);
 
   // For tests and metrics.

@@ -57,7 +57,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--max-queued-requests", flags.max_queued_requests, "Requests that may wait at once [256]")
       ->type_name("N");
   app.add_option("--max-chunk-bytes", flags.max_chunk_bytes, "Largest chunk in a message [4MiB]")->type_name("SIZE");
-  app.add_option("--grace-seconds", flags.grace_seconds, "How long requests may go on after SIGTERM [30]")
+  app.add_option("--grace-seconds", flags.grace_seconds,
+                 "End within so long of SIGTERM; requests may go on until shortly before [30]")
       ->type_name("S");
   app.add_option("--idle-upload-seconds", flags.idle_upload_seconds,
                  "A client whose turn it is may do nothing for so long [30]")

@@ -35,7 +35,8 @@ uint64_t HashOf(const Computation& computation, const TensorPointers& inputs) {
   uint64_t hash = 14695981039346656037u;
   computation.inputs().ForEach([&](TensorName name) {
     const auto* bytes = static_cast<const unsigned char*>(inputs.Get(name));
-    for (int64_t i = 0; i < computation.problem().NumBytes(name); ++i) hash = (hash ^ bytes[i]) * kPrime;
+    const int64_t size = computation.problem().NumBytes(name);
+    for (int64_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * kPrime;
   });
   return hash;
 }
