@@ -19,6 +19,8 @@ conformance::Runner MakeCpuRunner() {
 
 }  // namespace
 
-std::vector<EngineUnderTest> EnginesUnderTest() { return {{"reference", MakeReferenceRunner}, {"cpu", MakeCpuRunner}}; }
+std::vector<EngineUnderTest> EnginesUnderTest() {
+  return {{"reference", MakeReferenceRunner, true}, {"cpu", MakeCpuRunner}};
+}
 
 }  // namespace flashbob

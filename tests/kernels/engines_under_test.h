@@ -12,6 +12,7 @@ namespace flashbob {
 struct EngineUnderTest {
   const char* name;
   conformance::Runner (*make_runner)();  // the runner owns its engine
+  bool materialises = false;             // whole rows of scores: what the mask hides is multiplied by zero, not skipped
 };
 
 inline std::ostream& operator<<(std::ostream& out, const EngineUnderTest& engine) { return out << engine.name; }
