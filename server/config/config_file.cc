@@ -1,35 +1,11 @@
 #include "server/config/config_file.h"
 
-#include <google/protobuf/io/tokenizer.h>
-#include <google/protobuf/text_format.h>
-
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "server/config/config.pb.h"
+#include "server/config/text_format.h"
 
 namespace flashbob::server {
-namespace {
-
-// Gathers errors as "NAME:LINE:COLUMN: text", both counted from 1.
-class Errors final : public google::protobuf::io::ErrorCollector {
- public:
-  explicit Errors(std::string name) : name_(std::move(name)) {}
-  void AddError(int line, int column, const std::string& message) override {
-    absl::StrAppend(&text_, text_.empty() ? "" : "\n", name_, ":", line + 1, ":", column + 1, ": ", message);
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  const std::string name_;
-  std::string text_;
-};
-
-}  // namespace
 
 absl::StatusOr<LogLevel> LogLevelOf(const std::string& name) {
   const std::optional<LogLevel> level = ParseLogLevel(name);
@@ -45,20 +21,13 @@ absl::StatusOr<LogFormat> LogFormatOf(const std::string& name) {
 }
 
 absl::StatusOr<ServerOptions> ApplyConfigFile(const std::string& path, ServerOptions options) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read config file ", path, ": ", std::strerror(errno)));
-  }
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  FLASHBOB_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   return ApplyConfigText(path, text, std::move(options));
 }
 
 absl::StatusOr<ServerOptions> ApplyConfigText(const std::string& name, const std::string& text, ServerOptions options) {
-  Errors errors(name);
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&errors);
   config::ServerConfig config;
-  if (!parser.ParseFromString(text, &config)) return absl::InvalidArgumentError(errors.text());
+  FLASHBOB_RETURN_IF_ERROR(ParseTextFormat(name, text, config));
 
   if (config.has_listen()) options.listen = config.listen();
   if (config.has_metrics_listen()) options.metrics_listen = config.metrics_listen();
