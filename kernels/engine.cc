@@ -8,7 +8,8 @@
 
 namespace flashbob {
 
-absl::Status RunToCompletion(Engine& engine, const Computation& computation, const TensorPointers& tensors) {
+absl::Status RunToCompletion(Engine& engine, const Computation& computation, const TensorPointers& tensors,
+                             const std::function<void(double done_flops)>& progress) {
   FLASHBOB_ASSIGN_OR_RETURN(const std::unique_ptr<const Plan> plan, engine.MakePlan(computation));
   FLASHBOB_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, engine.CreateStream());
 
@@ -45,8 +46,13 @@ absl::Status RunToCompletion(Engine& engine, const Computation& computation, con
     }
   }
   FLASHBOB_ASSIGN_OR_RETURN(void* workspace, allocate(plan->workspace_bytes()));
+  double done_flops = 0;
   for (int slice = 0; slice < plan->num_slices(); ++slice) {
     FLASHBOB_RETURN_IF_ERROR(engine.Launch(*plan, slice, device, workspace, *stream));
+    if (!progress) continue;
+    FLASHBOB_RETURN_IF_ERROR(stream->Synchronize());
+    done_flops += plan->slice_flops(slice);
+    progress(done_flops);
   }
   absl::Status copied = absl::OkStatus();
   computation.outputs().ForEach([&](TensorName name) {

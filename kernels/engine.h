@@ -16,6 +16,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -104,9 +105,10 @@ class Engine {
 };
 
 // Runs a computation from host memory to host memory: plans, allocates, copies (where the engine needs that), launches
-// every slice, waits.
-// `tensors` are host addresses, aligned or not. For tests, the CLI and embedders without a scheduler.
-absl::Status RunToCompletion(Engine& engine, const Computation& computation, const TensorPointers& tensors);
+// every slice, waits. `tensors` are host addresses, aligned or not. For tests, the CLI and embedders without a
+// scheduler. `progress`, where given, gets the FLOPs done after each slice; the device is then waited for after each.
+absl::Status RunToCompletion(Engine& engine, const Computation& computation, const TensorPointers& tensors,
+                             const std::function<void(double done_flops)>& progress = {});
 
 }  // namespace flashbob
 

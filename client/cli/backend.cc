@@ -1,0 +1,47 @@
+#include "client/cli/backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/embedded_backend.h"
+#include "client/cli/server_backend.h"
+
+namespace flashbob::cli {
+namespace {
+
+constexpr char kDefaultServer[] = "127.0.0.1:50051";
+constexpr char kServerVariable[] = "FLASHBOB_SERVER";
+
+std::string ServerOf(const BackendFlags& flags) {
+  if (flags.server.has_value()) return *flags.server;
+  const char* variable = std::getenv(kServerVariable);
+  return variable == nullptr || *variable == '\0' ? kDefaultServer : variable;
+}
+
+}  // namespace
+
+void AddBackendFlags(CLI::App& command, BackendFlags& flags) {
+  CLI::Option* server = command
+                            .add_option("--server", flags.server,
+                                        absl::StrCat("The server [$", kServerVariable, ", else ", kDefaultServer, "]"))
+                            ->type_name("HOST:PORT");
+  command.add_flag("--embedded", flags.embedded, "Compute in this process, with no server")->excludes(server);
+  command.add_option("--timeout", flags.timeout_seconds, "Give a call up after so many seconds [3600]")
+      ->check(CLI::PositiveNumber)
+      ->type_name("SECONDS");
+  command.add_flag("--json", flags.json, "Print one JSON object and nothing else");
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const BackendFlags& flags) {
+  std::optional<std::chrono::nanoseconds> timeout;
+  if (flags.timeout_seconds.has_value()) {
+    constexpr double kLongest = 31536000;  // a year: fits in nanoseconds
+    const double seconds = std::min(*flags.timeout_seconds, kLongest);
+    timeout = std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+  }
+  if (flags.embedded) return MakeEmbeddedBackend();
+  return ConnectToServer(ServerOf(flags), timeout);
+}
+
+}  // namespace flashbob::cli

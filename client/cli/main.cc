@@ -1,0 +1,59 @@
+// The `flashbob` program: attention's derivatives from the command line.
+#include <malloc.h>
+
+#include <iostream>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/exit_code.h"
+
+namespace flashbob::cli {
+namespace {
+
+constexpr char kDescription[] =
+    "Computes exact derivatives of softmax attention on a FlashBoB server, or in this process with --embedded.";
+
+constexpr char kFooter[] = R"(Examples:
+  flashbob run double_backward in.safetensors -o out.safetensors --causal top-left
+  flashbob check --server gpu-node:50051
+  flashbob bench --shape 1,16,4096,64 --op double_backward --dtype bf16 --duration 10
+  flashbob info --json
+
+`flashbob COMMAND --help` has more of them.
+
+Exit codes: 0 success; 1 the computation was refused or failed, or an error is over its bar; 2 wrong usage or files;
+3 no server was reached.)";
+
+int Main(int argc, char** argv) {
+  // gRPC allocates and frees megabytes at a time; given back to the system and mapped again each time, they cost more
+  // than the copies into them.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_TOP_PAD, 64 << 20);
+
+  CLI::App program(kDescription, "flashbob");
+  program.footer(kFooter);
+  program.set_version_flag("--version", FLASHBOB_VERSION, "Print the version and exit");
+  program.require_subcommand(1);
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(MakeRunCommand(program));
+  commands.push_back(MakeCheckCommand(program));
+  commands.push_back(MakeBenchCommand(program));
+  commands.push_back(MakeInfoCommand(program));
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return program.exit(error) == 0 ? kSuccess : kUsage;  // help and version are "errors" of code 0
+  }
+  for (const std::unique_ptr<Command>& command : commands) {
+    if (!command->chosen()) continue;
+    Console console(std::cout, std::cerr, command->json());
+    return command->Run(console);
+  }
+  return kUsage;
+}
+
+}  // namespace
+}  // namespace flashbob::cli
+
+int main(int argc, char** argv) { return flashbob::cli::Main(argc, argv); }

@@ -1,0 +1,21 @@
+// ServerBackend: a Backend that asks a FlashBoB server.
+#ifndef FLASHBOB_CLIENT_CLI_SERVER_BACKEND_H_
+#define FLASHBOB_CLIENT_CLI_SERVER_BACKEND_H_
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/cli/backend.h"
+
+namespace flashbob::cli {
+
+// UNAVAILABLE where no server is there.
+absl::StatusOr<std::unique_ptr<Backend>> ConnectToServer(const std::string& server,
+                                                         std::optional<std::chrono::nanoseconds> timeout);
+
+}  // namespace flashbob::cli
+
+#endif  // FLASHBOB_CLIENT_CLI_SERVER_BACKEND_H_
