@@ -28,8 +28,8 @@ struct Tensor {
 
 class File {
  public:
-  // Of each tensor's first byte, so that elements can be used in place.
-  static constexpr size_t kAlignment = 64;
+  // Of each tensor's first byte, so that engines can use it in place.
+  static constexpr size_t kAlignment = 256;
 
   // Reads a file. NOT_FOUND where there is none, INVALID_ARGUMENT (path, tensor and numbers in the text) where it is
   // not a valid safetensors file with the types of DType, RESOURCE_EXHAUSTED where it does not fit in memory.

@@ -20,9 +20,9 @@ struct PoolInfo {
 };
 
 struct Device {
-  std::string name;   // "cpu", "cuda:0"
-  std::string model;  // what the hardware calls itself
-  PoolInfo memory;
+  std::string name = {};   // "cpu", "cuda:0"
+  std::string model = {};  // what the hardware calls itself
+  PoolInfo memory = {};
   int compute_units = 0;  // cores or multiprocessors
 };
 
@@ -40,17 +40,17 @@ struct Limits {
 
 // A set of problems that a device computes: every combination of what is listed.
 struct Capability {
-  std::vector<Operation> operations;
-  std::vector<DataType> dtypes;
-  std::vector<Layout> layouts;
+  std::vector<Operation> operations = {};
+  std::vector<DataType> dtypes = {};
+  std::vector<Layout> layouts = {};
   int64_t max_head_dim = 0;
   int64_t max_value_dim = 0;
-  std::string device;
+  std::string device = {};
 };
 
 // The caller's tenant: bounds (0: none but the server's) and use.
 struct TenantInfo {
-  std::string name;
+  std::string name = {};
   int64_t max_bytes = 0;
   int64_t used_bytes = 0;
   int64_t max_in_flight = 0;
@@ -58,12 +58,12 @@ struct TenantInfo {
 };
 
 struct ServerInfo {
-  std::string version;
-  std::vector<Device> devices;
-  Limits limits;
-  std::vector<Capability> capabilities;
-  TenantInfo tenant;
-  PoolInfo host_memory;  // of the memory that holds requests' inputs and outputs
+  std::string version = {};
+  std::vector<Device> devices = {};
+  Limits limits = {};
+  std::vector<Capability> capabilities = {};
+  TenantInfo tenant = {};
+  PoolInfo host_memory = {};  // of the memory that holds requests' inputs and outputs
 };
 
 }  // namespace flashbob::client
