@@ -1,0 +1,1 @@
+"""The contract's messages, made by generate.sh from proto/flashbob/v1."""

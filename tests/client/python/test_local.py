@@ -1,0 +1,73 @@
+"""flashbob.local(): a server found or started on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import flashbob
+import numpy as np
+import pytest
+from conftest import server_binary
+from fake_server import FakeServer
+from flashbob.local_server import LocalClient, find_binary
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A server program: the real one, or one that runs the stand-in."""
+    binary = server_binary()
+    if binary is not None:
+        return binary
+    script = tmp_path / "flashbob-server"
+    script.write_text(
+        f"#!{sys.executable}\nimport sys, signal\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from fake_server import FakeServer\nserver = FakeServer()\n"
+        "open(sys.argv[sys.argv.index('--port-file') + 1], 'w').write(str(server.port))\nsignal.pause()\n"
+    )
+    script.chmod(0o755)
+    return script
+
+
+def test_started_server_computes_and_ends_with_its_client(program: Path, rng: np.random.Generator) -> None:
+    with flashbob.local(program) as client:
+        assert client.server is not None
+        pid = client.server.pid
+        assert client.forward(*(rng.standard_normal((1, 2, 5, 4)) for _ in range(3))).o.shape == (1, 2, 5, 4)
+    assert not _alive(pid)
+
+
+def test_running_server_is_found(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASHBOB_SERVER", fake.address)
+    with flashbob.local() as client:
+        assert isinstance(client, LocalClient)
+        assert client.server is None
+        assert client.address == fake.address
+
+
+def test_program_that_fails_says_why(tmp_path: Path) -> None:
+    script = tmp_path / "flashbob-server"
+    script.write_text("#!/bin/sh\necho no such device >&2\nexit 3\n")
+    script.chmod(0o755)
+    with pytest.raises(flashbob.UnavailableError, match=r"exit code 3: no such device"):
+        flashbob.local(script)
+
+
+def test_program_is_found_by_variable_then_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "flashbob-server"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.delenv("FLASHBOB_SERVER_BINARY", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_binary() == script
+    monkeypatch.setenv("FLASHBOB_SERVER_BINARY", "/elsewhere/flashbob-server")
+    assert find_binary() == Path("/elsewhere/flashbob-server")
