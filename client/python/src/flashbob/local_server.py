@@ -38,9 +38,15 @@ def find_binary() -> Path | None:
 
 
 class LocalServer:
-    """A server process on a free loopback port; ends with `stop`, with its last reference, or at exit."""
+    """A server process on a loopback port (by default a free one); ends with `stop`, its last reference, or at exit."""
 
-    def __init__(self, binary: str | os.PathLike[str] | None = None, arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        binary: str | os.PathLike[str] | None = None,
+        arguments: tuple[str, ...] = (),
+        *,
+        listen: str = "127.0.0.1:0",
+    ) -> None:
         program = Path(binary) if binary is not None else find_binary()
         if program is None:
             raise FileNotFoundError(
@@ -53,7 +59,7 @@ class LocalServer:
             self._process = subprocess.Popen(
                 [
                     str(program),
-                    *("--listen", "127.0.0.1:0", "--metrics-listen", "off", "--port-file", str(port_file)),
+                    *("--listen", listen, "--metrics-listen", "off", "--port-file", str(port_file)),
                     *arguments,
                 ],
                 stdin=subprocess.DEVNULL,
