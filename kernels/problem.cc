@@ -188,13 +188,13 @@ absl::StatusOr<AttentionProblem> AttentionProblem::FromShapes(const ProblemOptio
     }
     problem.batch_ = static_cast<int64_t>(options.cu_seqlens_q.size()) - 1;
   } else {
-    problem.total_queries_ = queries.batch * queries.length;
-    problem.total_keys_ = queries.batch * keys.length;
     if (queries.batch != 0 && std::max(queries.length, keys.length) > kMaxExtent / queries.batch) {
       return absl::InvalidArgumentError(absl::StrCat("q ", flashbob::ToString(q->shape), " and k ",
                                                      flashbob::ToString(k->shape), " have more than ", kMaxExtent,
                                                      " rows"));
     }
+    problem.total_queries_ = queries.batch * queries.length;
+    problem.total_keys_ = queries.batch * keys.length;
   }
   for (int i = 0; i < kNumTensorNames; ++i) {
     const auto name = static_cast<TensorName>(i);

@@ -14,8 +14,8 @@
 #include "kernels/base/mutex.h"
 #include "server/memory/host_memory_pool.h"
 #include "server/metrics/server_metrics.h"
-#include "server/scheduler/device_tensors.h"
 #include "server/scheduler/cost_model.h"
+#include "server/scheduler/device_tensors.h"
 #include "server/scheduler/scheduler.h"
 
 namespace flashbob::server {

@@ -475,11 +475,11 @@ TEST(BadInputTest, ClientThatStopsMidUploadIsCutAndItsMemoryFreed) {
 
 TEST(BadInputTest, ClientThatDoesNotTakeItsResultIsCutAndItsMemoryFreed) {
   TestServer server({}, Impatient());
-  const auto stub = server.Connect();
+  const auto stub = v1::AttentionService::NewStub(ConnectTo(server.server().port(), /*small_window=*/true));
   ComputeStream stream(*stub);
   v1::ComputeSpec spec = ForwardSpec(1, 1, 1);
-  SetShape(spec, 0, {1, 1, 12000, 1});
-  SetShape(spec, 2, {1, 1, 1, 256});  // o of 12 MB, more than flow control lets through unread
+  SetShape(spec, 0, {1, 1, 8000, 1});
+  SetShape(spec, 2, {1, 1, 1, 256});  // o of 8 MB
   stream.Send(spec);
   ASSERT_TRUE(stream.SendInputs(spec));
   stream.CloseSending();

@@ -14,8 +14,8 @@
 
 namespace flashbob::server {
 
-// A channel of its own to a server on this machine.
-std::shared_ptr<grpc::Channel> ConnectTo(int port);
+// A channel of its own to a server on this machine. With `small_window`, flow control lets at most 64 KiB come unread.
+std::shared_ptr<grpc::Channel> ConnectTo(int port, bool small_window = false);
 
 // FORWARD, fp32, BHND, q, k and v of [1, heads, length, dim], all inline; all outputs, inline.
 v1::ComputeSpec ForwardSpec(int64_t heads, int64_t length, int64_t dim);
