@@ -73,6 +73,7 @@ class FakeServer:
 
     def __init__(self, *, max_lease_seconds: int = 600, chunk_bytes: int = 1000, port: int = 0) -> None:
         self.max_lease_seconds = max_lease_seconds
+        self.max_stored = 1 << 30  # tensors; more are refused as over the quota
         self.chunk_bytes = chunk_bytes
         self.lock = threading.Lock()
         self.store: dict[str, np.ndarray[Any, Any]] = {}
@@ -211,6 +212,8 @@ class FakeServer:
         if not self.max_lease_seconds:
             RefusalError(grpc.StatusCode.UNIMPLEMENTED, "keeps no tensors", "UNSUPPORTED_PROBLEM").end(context)
         spec = next(requests).spec
+        if len(self.store) + len(spec.tensors) > self.max_stored:
+            RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, "quota full", "QUOTA", 0.01).end(context)
         arrays = [np.empty(tuple(tensor.shape), _DTYPES[tensor.dtype]) for tensor in spec.tensors]
         self._receive((request.chunk for request in requests), arrays, set(range(len(arrays))))
         return service.PutTensorsResponse(handles=[self._keep(array) for array in arrays])

@@ -121,6 +121,15 @@ def test_lost_handles_are_sent_again(
     _check([*first, *second], inputs)
 
 
+@pytest.mark.parametrize("room", [0, 5])
+def test_full_quota_is_not_waited_for(
+    room: int, fake: FakeServer, mine: flashbob.Client, rng: np.random.Generator
+) -> None:
+    fake.max_stored = room
+    inputs = _leaves(rng)
+    _check(_penalty(scaled_dot_product_attention(*inputs, residuals="server", client=mine), inputs), inputs)
+
+
 def test_changed_input_is_an_error_and_not_a_stale_answer(mine: flashbob.Client, rng: np.random.Generator) -> None:
     q, k, v = _leaves(rng)
     scaled = q * 1

@@ -21,6 +21,7 @@ class RetryPolicy:
         multiplier: of the delay from one try to the next.
         max_delay: seconds between tries at most, unless the server asks for more.
         jitter: the share by which a delay is lengthened at random, so that many clients do not come back at once.
+        wait_for_quota: whether a full quota is waited for; not, where it is full of what the caller itself holds.
     """
 
     max_elapsed: float = 120.0
@@ -28,6 +29,7 @@ class RetryPolicy:
     multiplier: float = 2.0
     max_delay: float = 5.0
     jitter: float = 0.25
+    wait_for_quota: bool = True
 
 
 DEFAULT_RETRY = RetryPolicy()
@@ -43,7 +45,7 @@ class Retries:
 
     def delay_after(self, error: FlashbobError, elapsed: float, timeout: float | None) -> float | None:
         """Seconds to wait before the next try; None where there is to be none."""
-        if not error.retriable:
+        if not error.retriable or (error.reason == "QUOTA" and not self.policy.wait_for_quota):
             return None
         delay = min(self.policy.max_delay, self.policy.initial_delay * self.policy.multiplier**self.tries)
         delay *= 1 + self.policy.jitter * self.random.random()

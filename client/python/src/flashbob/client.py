@@ -159,7 +159,7 @@ class Client:
             else grpc.secure_channel(self.address, credentials, options)
         )
         self._timeout = timeout
-        self._retry = retry if retry is not None else RetryPolicy(max_elapsed=0)
+        self.retry = retry if retry is not None else RetryPolicy(max_elapsed=0)
         self._progress = progress
         self._chunk_bytes = chunk_bytes
         # Messages of streams are made and read by _wire: to gRPC they are bytes.
@@ -294,6 +294,7 @@ class Client:
         lease_seconds: int = 0,
         local: Mapping[str, Callable[[], HostTensor | None]] | None = None,
         timeout: float | None = None,
+        retry: RetryPolicy | None = None,
     ) -> dict[str, Stored]:
         """Stores tensors on the server, by name; each is freed once its `Stored` is let go.
 
@@ -303,6 +304,7 @@ class Client:
             local: gives a tensor's bytes again, to re-send where its handle is gone; by default the array itself,
                 which then lives as long as its handle.
             timeout: seconds, retries included.
+            retry: how long it is tried again; None for as long as the client says.
         """
         hosts = {
             name: tensor if isinstance(tensor, HostTensor) else from_numpy(name, tensor)
@@ -314,7 +316,8 @@ class Client:
             messages = put_messages(hosts, lease_seconds, request_id, self._chunk_bytes)
             return bytes(self._put(messages, timeout=seconds, metadata=self._metadata))
 
-        reply = attention_service_pb2.PutTensorsResponse.FromString(self._with_retries(attempt, request_id, timeout))
+        answer = self._with_retries(attempt, request_id, timeout, retry=retry)
+        reply = attention_service_pb2.PutTensorsResponse.FromString(answer)
         sources = local if local is not None else {name: _constant(host) for name, host in hosts.items()}
         return {
             name: self._own(name, handle, host.dtype, host.shape, sources.get(name))
@@ -389,6 +392,7 @@ class Client:
         *,
         timeout: float | None = None,
         cancellation: Cancellation | None = None,
+        retry: RetryPolicy | None = None,
     ) -> Reply[T]:
         """Computes a prepared call into memory that `allocate` makes.
 
@@ -404,6 +408,7 @@ class Client:
                         call.request_id,
                         timeout,
                         cancellation,
+                        retry,
                     )
                     return dataclasses.replace(reply, resent=resent)
                 except HandleNotFoundError:
@@ -466,9 +471,10 @@ class Client:
         request_id: str,
         timeout: float | None,
         cancellation: Cancellation | None = None,
+        retry: RetryPolicy | None = None,
     ) -> T:
         timeout = timeout if timeout is not None else self._timeout
-        retries = Retries(self._retry)
+        retries = Retries(retry or self.retry)
         start = time.monotonic()
         while True:
             elapsed = time.monotonic() - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flashbob._retry import RetryPolicy
 from flashbob._tensors import HostTensor
 from flashbob._wire import Allocate, ComputeCall
 from flashbob.client import Client
-from flashbob.errors import HandleNotFoundError
+from flashbob.errors import HandleNotFoundError, OverloadedError
 from flashbob.handles import Stored
 from flashbob.problem import Alignment, Layout, Problem
 
@@ -171,8 +173,9 @@ def run(
         and "do" not in kept
     ):
         do = given["do"]
-        kept.update(config.client.put({"do": to_host(do, layout)}, local={}))
-        residuals.keep_cotangent(do, kept["do"])
+        with contextlib.suppress(OverloadedError):
+            kept.update(config.client.put({"do": to_host(do, layout)}, local={}, retry=_impatient(config.client)))
+            residuals.keep_cotangent(do, kept["do"])
 
     inputs: dict[str, HostTensor | Stored] = {}
     for name, tensor in given.items():
@@ -187,18 +190,31 @@ def run(
     return tuple(_from_host(reply.tensors[name], layout, device) for name in outputs)
 
 
+def _impatient(client: Client) -> RetryPolicy:
+    """Where the quota is full it is full of living graphs' tensors: waiting for it would not end."""
+    return replace(client.retry, wait_for_quota=False)
+
+
 def run_forward_and_keep(config: Config, residuals: Residuals, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The forward pass, leaving q, k, v, o and lse on the server."""
+    """The forward pass, leaving q, k, v, o and lse on the server; nothing, where there is no room for them."""
+    try:
+        return _forward_and_keep(config, residuals, q, k, v)
+    except OverloadedError:
+        residuals.clear()
+        return run("forward", config, 0, {"q": q, "k": k, "v": v}, ("o",))[0]
+
+
+def _forward_and_keep(config: Config, residuals: Residuals, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     client = config.client
     residuals.layout = layout = _wire_layout(config, [q, k, v])
     hosts = {name: to_host(tensor, layout) for name, tensor in (("q", q), ("k", k), ("v", v))}
     allocate = _allocate_on(q.device)
     while True:
         # Without local copies of their own: every later call has q, k and v at hand.
-        stored = client.put(hosts, local={})
+        stored = client.put(hosts, local={}, retry=_impatient(client))
         inputs = {name: tensor.with_local(_constant(hosts[name])) for name, tensor in stored.items()}
         call = ComputeCall("forward", config.problem(layout, 0), inputs, ("o", "lse"), keep=frozenset({"o", "lse"}))
-        reply = client.run_into(call, allocate)
+        reply = client.run_into(call, allocate, retry=_impatient(client))
         kept = {name: client.keep(name, output) for name, output in reply.kept.items()}
         try:
             (o,) = client.fetch([kept["o"].handle], allocate)

@@ -1,0 +1,80 @@
+"""Backward over backward at a length whose score matrix would not fit: forward, backward, double backward.
+
+    long_context.py [--rows 65536] [--head-dim 64] [--heads 1] [--dtype bfloat16] [--device cuda]
+
+There is no plain PyTorch to compare with at such lengths. What holds at any length: the Hessian is symmetric, so
+<w, H u> = <u, H w>, and a backward pass pairs with a tangent, <do, J u> = <u, B do>.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import flashbob
+import torch
+from flashbob.torch import scaled_dot_product_attention
+from torch import Tensor
+
+BARS = {"float64": 1e-11, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
+
+
+def inner(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> float:
+    """Sum of products, in fp64."""
+    return sum(float((x.double() * y.double()).sum()) for x, y in zip(a, b, strict=True))
+
+
+def norm(a: tuple[Tensor, ...]) -> float:
+    """In fp64."""
+    return inner(a, a) ** 0.5
+
+
+def main() -> None:
+    """Prints times and how far the identities are off."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1024)
+    parser.add_argument("--heads", type=int, default=1)
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--dtype", choices=BARS, default="float32")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+
+    def draw() -> Tensor:
+        shape = (1, options.heads, options.rows, options.head_dim)
+        return torch.randn(shape, device=options.device).to(getattr(torch, options.dtype))
+
+    start = time.perf_counter()
+
+    def lap(what: str) -> None:
+        nonlocal start
+        now = time.perf_counter()
+        print(f"{what}: {(now - start) * 1e3:.0f} ms")
+        start = now
+
+    with flashbob.local() as client:
+        print(f"server: {client.address} {', '.join(d.name for d in client.info().devices)}")
+        inputs = tuple(draw().requires_grad_() for _ in range(3))
+        u, w = tuple(draw() for _ in range(3)), tuple(draw() for _ in range(3))
+        do = draw().requires_grad_()
+        start = time.perf_counter()
+        o = scaled_dot_product_attention(*inputs, client=client)
+        lap("forward")
+        gradients = torch.autograd.grad(o, inputs, do, create_graph=True)
+        lap("backward")
+        hu = torch.autograd.grad(gradients, (*inputs, do), u, retain_graph=True)
+        lap("double backward along u")
+        hw = torch.autograd.grad(gradients, inputs, w)
+        lap("double backward along w")
+        # H u's last part is the gradient by do, which is the tangent J u.
+        symmetry = abs(inner(w, hu[:3]) - inner(u, hw)) / (norm(w) * norm(hu[:3]) + norm(u) * norm(hw))
+        pairing = abs(inner((do,), hu[3:]) - inner(u, gradients)) / (norm((do,)) * norm(hu[3:]))
+        bar = BARS[options.dtype]
+        print(f"<w, H u> against <u, H w>: {symmetry:.1e}; <do, J u> against <u, B do>: {pairing:.1e} (bar {bar:.0e})")
+        if not max(symmetry, pairing) <= bar:
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
