@@ -39,6 +39,7 @@ echo "run.sh: tests with PyPI's current packages"
 if [ -x /usr/bin/apt-get ]; then
   "$top/deploy/install_dependencies.sh" python3-grpcio python3-hypothesis python3-numpy python3-protobuf python3-pytest
   echo "run.sh: tests with the distribution's packages"
-  # Exit code 5: the arguments chose tests that only run with PyPI's packages.
-  PYTHONPATH="$top/client/python/src" /usr/bin/python3 -m pytest -q -p no:cacheprovider "$@" || [ $? -eq 5 ]
+  # Exit code 5: the arguments chose tests that only run with PyPI's packages. What takes long, once is enough.
+  PYTHONPATH="$top/client/python/src" /usr/bin/python3 -m pytest -q -p no:cacheprovider \
+    --deselect test_torch_residuals.py::test_thousand_training_steps_leave_nothing_behind "$@" || [ $? -eq 5 ]
 fi
