@@ -52,8 +52,8 @@ class ColumnTask {
     key_start_ = problem_.SequenceStart(TensorName::kK, task_.b);
     auto* progress = context.template Part<Progress>(plan_.map().progress);
     own_progress_ = progress + task_in_wave;
-    run_ = CpuPlan::RunOf(plan_.column_grid(), *context.slice.work.wave, task_in_wave, task_);
-    before_ = task_.block > run_.begin ? own_progress_ - 1 : nullptr;
+    run_ = plan_.RunOf(*context.slice.work.wave, task_in_wave, task_);
+    before_ = run_.follows ? own_progress_ - plan_.column_grid().heads() : nullptr;
   }
 
   absl::Status Run() {
@@ -86,23 +86,35 @@ class ColumnTask {
     const IndexRange probes = context_.slice.probes;
     for (int64_t probe = probes.begin; probe < probes.end; ++probe) {
       const int64_t slot = probe - probes.begin;
-      if (schedule_.gk) Store(in_.gk, KeyBlock(probe), Matrix<const Real>{Gk(slot), problem_.head_dim()});
-      if (schedule_.gv) Store(in_.gv, KeyBlock(probe), Matrix<const Real>{Gv(slot), problem_.value_dim()});
+      if (schedule_.gk) StoreTransposed(in_.gk, KeyBlock(probe), Gk(slot));
+      if (schedule_.gv) StoreTransposed(in_.gv, KeyBlock(probe), Gv(slot));
     }
   }
 
-  // Steps count the query blocks that the run of key blocks sees, head after head: the same count for every task of the
-  // run, so that a task can wait for the one before it by it.
+  void StoreTransposed(const TensorView& tensor, RowBlock block, const Real* sum) const {
+    const int64_t width = tensor.columns();
+    for (int64_t first = 0; first < keys(); first += kStoredRows) {
+      const int64_t count = std::min(kStoredRows, keys() - first);
+      for (int64_t x = 0; x < width; ++x) {
+        for (int64_t i = 0; i < count; ++i) scratch_.rows[i * width + x] = sum[x * keys() + first + i];
+      }
+      block.rows = {task_.rows.begin + first, task_.rows.begin + first + count};
+      Store(tensor, block, Matrix<const Real>{scratch_.rows, width});
+    }
+  }
+
+  // Steps count the query blocks that the run of key blocks sees, head after head of the group: the same count for
+  // every task of the run, so that a task can wait for the one before it by it. Each key block is a step behind the one
+  // before it, so that where a wave is cut across, none has to wait at the start of a slice.
   void VisitTiles(IndexRange steps) {
-    const IndexRange run_keys = {plan_.column_grid().Rows(task_.b, run_.begin).begin,
-                                 plan_.column_grid().Rows(task_.b, run_.end - 1).end};
-    const IndexRange blocks = plan_.QueryBlocksOf(task_.b, run_keys);
-    if (blocks.empty()) return;
-    const int64_t last = std::min(steps.end, problem_.group() * blocks.size());
-    if (steps.begin >= last) return;
+    const IndexRange blocks = run_.query_blocks;
+    const int64_t behind = task_.block - run_.key_blocks.begin;
+    const int64_t first = std::max<int64_t>(steps.begin - behind, 0);
+    const int64_t last = std::min(steps.end - behind, problem_.group() * blocks.size());
+    if (first >= last) return;
     k_ = Load(in_.k, KeyBlock(0), scratch_.k);
     if (schedule_.need_z || (schedule_.need_w && schedule_.tdo)) v_ = Load(in_.v, KeyBlock(0), scratch_.v);
-    for (int64_t step = steps.begin; step < last; ++step) {
+    for (int64_t step = first; step < last; ++step) {
       const int64_t head = task_.head * problem_.group() + step / blocks.size();
       const int64_t block = blocks.begin + step % blocks.size();
       const IndexRange queries = plan_.row_grid().Rows(task_.b, block);
@@ -203,11 +215,11 @@ class ColumnTask {
     }
   }
 
-  // sum += factor * tile^T rows
+  // sum^T += factor * rows^T tile
   void AddToKeys(Matrix<const Real> tile, Matrix<const Real> rows, int64_t queries, int64_t width, Real factor,
                  Real* sum) {
-    products_.Multiply(keys(), width, queries, factor, Transposed(tile), AsIs(rows), Into::kAccumulate,
-                       Matrix<Real>{sum, width});
+    products_.Multiply(width, keys(), queries, factor, Transposed(rows), AsIs(tile), Into::kAccumulate,
+                       Matrix<Real>{sum, keys()});
   }
 
   void WaitForTurn(int64_t step) const {
@@ -258,9 +270,9 @@ class ColumnTask {
   ColumnSums<Real> sums_;
   int64_t query_start_ = 0;
   int64_t key_start_ = 0;
-  IndexRange run_;
+  CpuPlan::Run run_;
   Progress* own_progress_ = nullptr;
-  const Progress* before_ = nullptr;  // of the key block before this one, where that is in the same slice
+  const Progress* before_ = nullptr;  // of the key block before, where that is in the same slice
   Matrix<const Real> k_;
   Matrix<const Real> v_;
   TileProducts products_;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "kernels/cpu/passes.h"
 
 namespace flashbob::cpu {
@@ -33,15 +34,38 @@ Lengths LongestOf(const AttentionProblem& problem) {
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// Tile shapes, best first: multiples of 48 keys are what oneDNN's kernels for AVX-512 like, and these fit with their
+// operands into 1 MiB of cache at a head dim of 64. README.md has the figures.
+constexpr int64_t kQueries[] = {128, 64};
+constexpr int64_t kKeys[] = {240, 144, 96};
+constexpr int64_t kKeysFloat64[] = {144, 96};
+
 TileShape ChooseTile(const AttentionProblem& problem) {
-  TileShape tile = {128, problem.dtype() == DType::kFloat64 ? 128 : 256, 0};
-  // Short sequences and few heads: smaller tiles, so that there are tasks for many threads.
-  constexpr int64_t kTasks = 32;
-  while (tile.keys > 64 && TaskGrid(problem, Side::kKey, tile.keys).size() < kTasks) tile.keys /= 2;
-  while (tile.queries > 64 && TaskGrid(problem, Side::kQuery, tile.queries).size() < kTasks) tile.queries /= 2;
+  const absl::Span<const int64_t> key_sizes =
+      problem.dtype() == DType::kFloat64 ? absl::Span<const int64_t>(kKeysFloat64) : absl::Span<const int64_t>(kKeys);
+  size_t queries = 0;
+  size_t keys = 0;
+  // Takes the next smaller tiles, first in keys, while `too_large`.
+  const auto shrink = [&](const auto& too_large) {
+    while (keys + 1 < key_sizes.size() && too_large()) ++keys;
+    while (queries + 1 < std::size(kQueries) && too_large()) ++queries;
+  };
+  // A narrow band: so that less of what the tiles cover is masked.
+  const ProblemOptions& options = problem.options();
+  if (options.window_left >= 0 && options.window_right >= 0) {
+    const auto band = static_cast<double>(options.window_left) + static_cast<double>(options.window_right);
+    shrink([&] { return 2.5 * static_cast<double>(kQueries[queries] + key_sizes[keys]) > band; });
+  }
+  // Short sequences and few heads: so that there are tasks for many threads.
+  constexpr int64_t kTasks = 16;
+  shrink([&] {
+    return TaskGrid(problem, Side::kKey, key_sizes[keys]).size() < kTasks ||
+           TaskGrid(problem, Side::kQuery, kQueries[queries]).size() < kTasks;
+  });
   const Lengths longest = LongestOf(problem);
-  tile.queries = std::min(tile.queries, std::max<int64_t>(longest.queries, 1));
-  tile.keys = std::min(tile.keys, std::max<int64_t>(longest.keys, 1));
+  TileShape tile;
+  tile.queries = std::clamp<int64_t>(longest.queries, 1, kQueries[queries]);
+  tile.keys = std::clamp<int64_t>(longest.keys, 1, key_sizes[keys]);
   tile.stride = RoundUp(tile.keys, kTileRowAlignment);
   return tile;
 }
@@ -135,16 +159,17 @@ void CpuPlan::BuildWaves(const Limits& limits) {
                  (row_element_flops + pair_flops * static_cast<double>(steps_of(task.b, task.rows) * tile_.queries));
         },
         [&](int64_t first_task, int64_t tasks) {
-          // Of the runs of key blocks that the wave has of each head: see RunOf.
+          if (!schedule_.column_tiles) return int64_t{0};
           int64_t steps = 0;
+          Wave wave;
+          wave.first_task = first_task;
+          wave.tasks = tasks;
           for (int64_t i = 0; i < tasks;) {
             const TaskGrid::Task task = column_grid_.At(first_task + i);
-            const int64_t run = std::min(column_grid_.Blocks(task.b) - task.block, tasks - i);
-            const IndexRange keys = {task.rows.begin, column_grid_.Rows(task.b, task.block + run - 1).end};
-            steps = std::max(steps, steps_of(task.b, keys));
-            i += run;
+            steps = std::max(steps, StepsOf(RunOf(wave, i, task)));
+            i += column_grid_.Blocks(task.b) * column_grid_.heads() - (task.block * column_grid_.heads() + task.head);
           }
-          return schedule_.column_tiles ? steps : 0;
+          return steps;
         });
   }
 }
@@ -220,9 +245,24 @@ IndexRange CpuPlan::QueryBlocksOf(int64_t b, IndexRange keys) const {
   return row_grid_.BlocksOf(problem().mask(b).QueriesOf(keys));
 }
 
-IndexRange CpuPlan::RunOf(const TaskGrid& grid, const Wave& wave, int64_t task_in_wave, const TaskGrid::Task& task) {
-  const int64_t after = wave.tasks - task_in_wave;
-  return {std::max<int64_t>(task.block - task_in_wave, 0), std::min(task.block + after, grid.Blocks(task.b))};
+CpuPlan::Run CpuPlan::RunOf(const Wave& wave, int64_t task_in_wave, const TaskGrid::Task& task) const {
+  // Tasks are numbered by block, then head, within a sequence.
+  const int64_t heads = column_grid_.heads();
+  const int64_t blocks = column_grid_.Blocks(task.b);
+  const int64_t number = task.block * heads + task.head;
+  const int64_t first = std::max<int64_t>(number - task_in_wave, 0);
+  const int64_t last = std::min(number + wave.tasks - 1 - task_in_wave, blocks * heads - 1);
+  Run run;
+  run.key_blocks = {first / heads, last / heads + 1};
+  run.query_blocks = QueryBlocksOf(task.b, {column_grid_.Rows(task.b, run.key_blocks.begin).begin,
+                                            column_grid_.Rows(task.b, run.key_blocks.end - 1).end});
+  run.follows = number - heads >= first;
+  return run;
+}
+
+int64_t CpuPlan::StepsOf(const Run& run) const {
+  const int64_t steps = problem().group() * run.query_blocks.size();
+  return steps == 0 ? 0 : steps + run.key_blocks.size() - 1;
 }
 
 }  // namespace flashbob::cpu

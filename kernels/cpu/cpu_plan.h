@@ -84,8 +84,15 @@ class CpuPlan final : public Plan {
   // The query blocks that see any of these keys of sequence b.
   IndexRange QueryBlocksOf(int64_t b, IndexRange keys) const;
 
-  // The tasks of a column wave that share the kv head of one of them, as key blocks.
-  static IndexRange RunOf(const TaskGrid& grid, const Wave& wave, int64_t task_in_wave, const TaskGrid::Task& task);
+  // What a wave of the column pass has of the sequence of one of its tasks.
+  struct Run {
+    IndexRange key_blocks;
+    IndexRange query_blocks;  // that see any of these keys
+    bool follows = false;     // the key block before the task's, of the same head, is in the wave: `heads` tasks before
+  };
+  Run RunOf(const Wave& wave, int64_t task_in_wave, const TaskGrid::Task& task) const;
+  // Steps of the column pass from the first of a run's tasks to the last: each is a step behind the one before it.
+  int64_t StepsOf(const Run& run) const;
 
  private:
   CpuPlan(const Computation& computation, const Limits& limits);

@@ -93,6 +93,7 @@ ColumnScratch<Real>::ColumnScratch(Carver& carver, const CpuPlan& plan) : mask_r
   z = carver.Take<Real>(schedule.need_z * n.tile);
   g = carver.Take<Real>((schedule.need_x || schedule.need_z) && schedule.has_g() ? n.tile : 0);
   w = carver.Take<Real>(schedule.need_y * n.tile);
+  rows = carver.Take<Real>(kStoredRows * std::max(n.head_dim, n.value_dim));
 }
 
 TileMask MaskTile(const BandMask& mask, IndexRange queries, IndexRange keys, int64_t stride, const MaskRows& rows) {

@@ -44,13 +44,14 @@ struct RowSums {
   Real* t;  // [group probes, rows, value dim]
 };
 
-// The running sums of a task of the column pass: for each of its rows (keys).
+// The running sums of a task of the column pass: for each of its rows (keys). They lie transposed, since oneDNN is
+// faster at products with long rows.
 template <typename Real>
 struct ColumnSums {
   ColumnSums(Carver& carver, const CpuPlan& plan);
 
-  Real* gk;  // [group probes, rows, head dim]
-  Real* gv;  // [group probes, rows, value dim]
+  Real* gk;  // [group probes, head dim, rows]
+  Real* gv;  // [group probes, value dim, rows]
 };
 
 // The steps that a task of the column pass has done. Column j of a head adds to gq where column j - 1 has, so that
@@ -82,6 +83,9 @@ struct RowScratch {
   RowSums<Real> sums;  // where the wave is not split
 };
 
+// Rows of gk or gv that are turned round at a time.
+inline constexpr int64_t kStoredRows = 16;
+
 template <typename Real>
 struct ColumnScratch {
   ColumnScratch(Carver& carver, const CpuPlan& plan);
@@ -89,6 +93,7 @@ struct ColumnScratch {
   Real *k, *tk, *v, *tv;
   Real *q, *tq, *d_o, *tdo;
   Real *p, *z, *g, *w;  // tiles
+  Real* rows;           // gk or gv as it is stored, a few rows at a time
   MaskRows mask_rows;
   ColumnSums<Real> sums;
 };

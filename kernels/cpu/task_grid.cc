@@ -31,19 +31,18 @@ TaskGrid::Task TaskGrid::At(int64_t task) const {
     located.b = std::upper_bound(first_task_.begin(), first_task_.end(), task) - first_task_.begin() - 1;
     task -= first_task_[located.b];
   }
-  const int64_t blocks = Blocks(located.b);
-  located.head = task / blocks;
-  located.block = task % blocks;
+  located.block = task / heads_;
+  located.head = task % heads_;
   located.rows = Rows(located.b, located.block);
   return located;
 }
 
 TaskGrid::Task TaskGrid::Next(const Task& task) const {
   Task next = task;
-  if (++next.block == Blocks(next.b)) {
-    next.block = 0;
-    if (++next.head == heads_) {
-      next.head = 0;
+  if (++next.head == heads_) {
+    next.head = 0;
+    if (++next.block == Blocks(next.b)) {
+      next.block = 0;
       do ++next.b;
       while (Blocks(next.b) == 0);
     }

@@ -1,5 +1,6 @@
 // TaskGrid: the tasks of a pass: one for every block of rows (queries or keys) of every head of every sequence, in the
-// order sequence, head, block. Located by arithmetic, so that a grid of millions costs nothing.
+// order sequence, block, head: neighbours are of different heads, which need not wait for each other (column_pass.cc).
+// Located by arithmetic, so that a grid of millions costs nothing.
 //
 // Immutable; share freely.
 #ifndef FLASHBOB_KERNELS_CPU_TASK_GRID_H_
@@ -31,6 +32,7 @@ class TaskGrid {
   // The task after this one; the last one has none.
   Task Next(const Task& task) const;
 
+  int64_t heads() const { return heads_; }
   // Blocks of a head of sequence b.
   int64_t Blocks(int64_t b) const { return (Length(b) + block_rows_ - 1) / block_rows_; }
   IndexRange Rows(int64_t b, int64_t block) const;
