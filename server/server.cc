@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/security/server_credentials.h>
@@ -97,6 +98,9 @@ absl::Status Server::StartGrpc() {
       environment, ComputeEnvironment{*scheduler_, options_.max_chunk_bytes, environment_.engine->device().name},
       *info_);
 
+  // Never undone, so that the last gRPC object to go does not shut gRPC down: that joins a thread which, after a write
+  // that met flow control, may poll for another 10 s.
+  grpc_init();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
