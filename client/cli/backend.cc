@@ -12,11 +12,18 @@ namespace {
 
 constexpr char kDefaultServer[] = "127.0.0.1:50051";
 constexpr char kServerVariable[] = "FLASHBOB_SERVER";
+constexpr char kTokenVariable[] = "FLASHBOB_TOKEN";
+
+// Empty where it is not set.
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
 std::string ServerOf(const BackendFlags& flags) {
   if (flags.server.has_value()) return *flags.server;
-  const char* variable = std::getenv(kServerVariable);
-  return variable == nullptr || *variable == '\0' ? kDefaultServer : variable;
+  const std::string variable = Variable(kServerVariable);
+  return variable.empty() ? kDefaultServer : variable;
 }
 
 }  // namespace
@@ -41,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const BackendFlags& flags) 
     timeout = std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
   }
   if (flags.embedded) return MakeEmbeddedBackend();
-  return ConnectToServer(ServerOf(flags), timeout);
+  return ConnectToServer(ServerOf(flags), Variable(kTokenVariable), timeout);
 }
 
 }  // namespace flashbob::cli

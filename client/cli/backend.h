@@ -48,7 +48,8 @@ struct BackendFlags {
 void AddBackendFlags(CLI::App& command, BackendFlags& flags);
 
 // UNAVAILABLE where no server is there. The server is --server, else
-// the environment's FLASHBOB_SERVER, else 127.0.0.1:50051.
+// the environment's FLASHBOB_SERVER, else 127.0.0.1:50051. Its token is the environment's FLASHBOB_TOKEN: other users
+// of a machine can see arguments.
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const BackendFlags& flags);
 
 }  // namespace flashbob::cli

@@ -21,6 +21,8 @@ constexpr char kFooter[] = R"(Examples:
 
 `flashbob COMMAND --help` has more of them.
 
+Environment: FLASHBOB_SERVER, the server where --server is not given; FLASHBOB_TOKEN, a token that names the tenant.
+
 Exit codes: 0 success; 1 the computation was refused or failed, or an error is over its bar; 2 wrong usage or files;
 3 no server was reached.)";
 

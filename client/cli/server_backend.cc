@@ -120,10 +120,11 @@ class ServerBackend : public Backend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> ConnectToServer(const std::string& server,
+absl::StatusOr<std::unique_ptr<Backend>> ConnectToServer(const std::string& server, const std::string& token,
                                                          std::optional<std::chrono::nanoseconds> timeout) {
   client::ClientOptions options;
   options.server = server;
+  options.token = token;
   if (timeout.has_value()) {
     options.default_timeout = *timeout;
     options.connect_timeout = std::min(options.connect_timeout, *timeout);

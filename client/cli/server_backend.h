@@ -12,8 +12,8 @@
 
 namespace flashbob::cli {
 
-// UNAVAILABLE where no server is there.
-absl::StatusOr<std::unique_ptr<Backend>> ConnectToServer(const std::string& server,
+// UNAVAILABLE where no server is there. An empty token is none.
+absl::StatusOr<std::unique_ptr<Backend>> ConnectToServer(const std::string& server, const std::string& token,
                                                          std::optional<std::chrono::nanoseconds> timeout);
 
 }  // namespace flashbob::cli

@@ -71,6 +71,10 @@ absl::Status CheckOptions(const ClientOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk_bytes is ", options.chunk_bytes, "; it must be 1 to ", kMaxChunkBytes));
   }
+  for (const unsigned char c : options.token) {
+    // gRPC aborts the process on a header that HTTP/2 does not allow.
+    if (c <= ' ' || c > '~') return absl::InvalidArgumentError("the token must be printable ASCII without spaces");
+  }
   const RetryPolicy& retry = options.retry;
   if (retry.max_attempts < 1) {
     return absl::InvalidArgumentError(absl::StrCat("max_attempts is ", retry.max_attempts, "; it must be at least 1"));
@@ -99,7 +103,11 @@ class Client::Connection {
     const auto deadline = system_clock::now() + options_.connect_timeout;
     for (auto state = channel_->GetState(true); state != GRPC_CHANNEL_READY; state = channel_->GetState(true)) {
       // A call on a channel that failed fails at once and says why.
-      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) return ServerInfoOnce(deadline, Cancellation()).status();
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+        grpc::ClientContext context;
+        Prepare(context, deadline);
+        return Explain(ServerInfoOnce(context, Cancellation()).status());
+      }
       if (!channel_->WaitForStateChange(state, deadline)) {
         return absl::UnavailableError(
             absl::StrCat("no connection to ", options_.server, " within ", Seconds(options_.connect_timeout), " s"));
@@ -113,23 +121,26 @@ class Client::Connection {
     if (spec.request_id().empty()) spec.set_request_id(RandomId());
     const ComputeAttempt attempt{*stub_, request, spec, options_.chunk_bytes, call.progress, cancellation};
     return Retry<Result>(call, cancellation,
-                         [&](system_clock::time_point deadline) { return RunComputeAttempt(attempt, deadline); });
+                         [&](grpc::ClientContext& context) { return RunComputeAttempt(attempt, context); });
   }
 
   absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& call) {
     const Cancellation cancellation = call.cancellation.value_or(Cancellation());
     return Retry<ServerInfo>(call, cancellation,
-                             [&](system_clock::time_point deadline) { return ServerInfoOnce(deadline, cancellation); });
+                             [&](grpc::ClientContext& context) { return ServerInfoOnce(context, cancellation); });
   }
 
  private:
-  absl::StatusOr<ServerInfo> ServerInfoOnce(system_clock::time_point deadline, const Cancellation& cancellation) {
-    grpc::ClientContext context;
+  void Prepare(grpc::ClientContext& context, system_clock::time_point deadline) const {
     context.set_deadline(deadline);
+    if (!options_.token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", options_.token));
+  }
+
+  absl::StatusOr<ServerInfo> ServerInfoOnce(grpc::ClientContext& context, const Cancellation& cancellation) {
     const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
     v1::GetServerInfoResponse response;
     const grpc::Status status = stub_->GetServerInfo(&context, {}, &response);
-    if (!status.ok()) return Explain(FromGrpcStatus(status));
+    if (!status.ok()) return FromGrpcStatus(status);
     return ToServerInfo(response);
   }
 
@@ -142,19 +153,26 @@ class Client::Connection {
     Backoff backoff(options_.retry, std::random_device()());
     while (true) {
       const nanoseconds left = deadline - clock_->Now();
-      absl::StatusOr<T> result = attempt(system_clock::now() + std::chrono::ceil<system_clock::duration>(left));
+      grpc::ClientContext context;
+      Prepare(context, system_clock::now() + std::chrono::ceil<system_clock::duration>(left));
+      absl::StatusOr<T> result = attempt(context);
       if (result.ok()) return result;
       if (cancellation.cancelled()) return absl::CancelledError("cancelled by the caller");
-      const std::optional<nanoseconds> pause = backoff.PauseAfter(result.status());
-      if (!pause.has_value() || clock_->Now() + *pause >= deadline) return Explain(result.status(), timeout);
+      const absl::Status error = Explain(result.status(), timeout);
+      const std::optional<nanoseconds> pause = backoff.PauseAfter(error);
+      if (!pause.has_value() || clock_->Now() + *pause >= deadline) return error;
       clock_->Sleep(*pause, cancellation);
       if (cancellation.cancelled()) return absl::CancelledError("cancelled by the caller");
     }
   }
 
-  // gRPC's own errors do not say which server, or which timeout.
+  // gRPC's own errors do not say which server, or which timeout; and a call that this side did not cancel was reset by
+  // a server that is going away.
   absl::Status Explain(const absl::Status& status, std::optional<nanoseconds> timeout = std::nullopt) const {
     if (!ReasonOf(status).empty()) return status;
+    if (status.code() == absl::StatusCode::kCancelled) {
+      return absl::UnavailableError(absl::StrCat("server ", options_.server, " broke the call off"));
+    }
     if (status.code() == absl::StatusCode::kUnavailable) {
       return WithText(status, absl::StrCat("server ", options_.server, ": ", status.message()));
     }

@@ -178,10 +178,7 @@ class Downloader {
 
 }  // namespace
 
-absl::StatusOr<Result> RunComputeAttempt(const ComputeAttempt& attempt,
-                                         std::chrono::system_clock::time_point deadline) {
-  grpc::ClientContext context;
-  context.set_deadline(deadline);
+absl::StatusOr<Result> RunComputeAttempt(const ComputeAttempt& attempt, grpc::ClientContext& context) {
   context.set_initial_metadata_corked(true);  // the headers travel with the spec
   const Cancellation::Registration cancel(attempt.cancellation, [&context] { context.TryCancel(); });
 

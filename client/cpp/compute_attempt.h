@@ -2,7 +2,6 @@
 #ifndef FLASHBOB_CLIENT_CPP_COMPUTE_ATTEMPT_H_
 #define FLASHBOB_CLIENT_CPP_COMPUTE_ATTEMPT_H_
 
-#include <chrono>
 #include <cstddef>
 #include <functional>
 
@@ -24,8 +23,9 @@ struct ComputeAttempt {
   const Cancellation& cancellation;
 };
 
-// Blocks until the call has ended. INTERNAL where the server breaks the protocol.
-absl::StatusOr<Result> RunComputeAttempt(const ComputeAttempt& attempt, std::chrono::system_clock::time_point deadline);
+// Makes the call with `context`, which has deadline and credentials, and blocks until it has ended. INTERNAL where the
+// server breaks the protocol.
+absl::StatusOr<Result> RunComputeAttempt(const ComputeAttempt& attempt, grpc::ClientContext& context);
 
 }  // namespace flashbob::client
 

@@ -363,6 +363,15 @@ TEST_F(RetryTest, StreamThatBreaksInTheMiddleOfAnOutputIsRepeated) {
   EXPECT_EQ(std::vector<float>(o.begin(), o.end()), problem_.q);
 }
 
+TEST_F(RetryTest, CallThatTheServerCancelsIsTriedAgainAsOneThatBroke) {
+  const FakeService service({FailWith(grpc::Status::CANCELLED), Echo(v1::TENSOR_NAME_O)});
+  EXPECT_TRUE(Forward(service).ok());
+  const FakeService gone({FailWith(grpc::Status::CANCELLED)});
+  const absl::Status status = Forward(gone).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Contains(status, gone.address())) << status;
+}
+
 TEST_F(RetryTest, CancellationEndsAPause) {
   const FakeService service({FailWith(kQueueFull)});
   Cancellation cancellation;
@@ -484,11 +493,27 @@ TEST(ClientTest, ServerThatIsNotThereIsNamedAtOnce) {
   EXPECT_EQ(lazy->GetServerInfo().status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST(ClientTest, TokenGoesWithEveryCallAndNoneWhereThereIsNone) {
+  std::vector<std::string> seen;
+  const FakeService service({[&](grpc::ServerContext& context, const v1::ComputeSpec&, ServerStream&) {
+    const auto it = context.client_metadata().find("authorization");
+    seen.push_back(it == context.client_metadata().end() ? "none" : std::string(it->second.data(), it->second.size()));
+    return grpc::Status::OK;
+  }});
+  const Problem problem;
+  ClientOptions options;
+  ConnectTo(service, options).Forward(problem.inputs()).status().IgnoreError();
+  options.token = "secret";
+  ConnectTo(service, options).Forward(problem.inputs()).status().IgnoreError();
+  EXPECT_EQ(seen, (std::vector<std::string>{"none", "Bearer secret"}));
+}
+
 TEST(ClientTest, OptionsThatMakeNoSenseAreRefused) {
   const auto refused = [](const ClientOptions& options) {
     return Client::Connect(options).status().code() == absl::StatusCode::kInvalidArgument;
   };
   EXPECT_TRUE(refused({.server = ""}));
+  EXPECT_TRUE(refused({.token = "two\nlines"}));
   EXPECT_TRUE(refused({.chunk_bytes = 0}));
   EXPECT_TRUE(refused({.chunk_bytes = size_t{1} << 30}));
   EXPECT_TRUE(refused({.retry = {.max_attempts = 0}}));

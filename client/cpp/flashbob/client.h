@@ -28,6 +28,8 @@ namespace flashbob::client {
 
 struct ClientOptions {
   std::string server = "127.0.0.1:50051";  // host:port, or any other target that gRPC knows (unix:/path)
+  // Names the tenant, where the server knows tenants: sent with every call, in the clear. Empty: none is sent.
+  std::string token = {};
   // How long Connect waits for the connection; 0: it is made with the first call.
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds(10);
   // Of calls that have none.
