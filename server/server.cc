@@ -58,9 +58,9 @@ void Server::Drain(Duration grace) {
   const Duration tail = std::min(grace / 2, kLastWords + kMetricsStop);
   if (!calls_.WaitUntilEmpty(grace - tail)) {
     environment_.log->Write(LogLevel::kWarning, "ending what is in flight", {{"calls_in_flight", calls_.size()}});
-    calls_.AbortAll(RetryableError(Reason::kDraining, "the server is shutting down and ended this request",
-                                   std::chrono::seconds(1)));
   }
+  calls_.Close(RetryableError(Reason::kDraining, "the server is shutting down and ended this request",
+                              std::chrono::seconds(1)));
   // Lets connections go and cancels whatever has not taken its status in time.
   grpc_server_->Shutdown(std::chrono::system_clock::now() + std::min(tail, kLastWords));
   grpc_server_->Wait();

@@ -155,10 +155,9 @@ class ImmediateCall final : public Call<Reactor> {
 // Registers a new call and hands its reactor to gRPC.
 template <class T, class... Args>
 T* StartCall(const CallEnvironment& environment, Args&&... args) {
-  auto call = std::make_shared<T>(environment, std::forward<Args>(args)...);
-  T* const reactor = call.get();
-  environment.calls.Add(std::move(call));
-  return reactor;
+  const auto call = std::make_shared<T>(environment, std::forward<Args>(args)...);
+  environment.calls.Add(call);
+  return call.get();
 }
 
 }  // namespace flashbob::server

@@ -4,10 +4,14 @@
 
 namespace flashbob::server {
 
-void CallRegistry::Add(std::shared_ptr<LiveCall> call) {
-  MutexLock lock(mutex_);
-  const LiveCall* const key = call.get();
-  calls_.emplace(key, std::move(call));
+void CallRegistry::Add(const std::shared_ptr<LiveCall>& call) {
+  absl::Status closed;
+  {
+    MutexLock lock(mutex_);
+    calls_.emplace(call.get(), call);
+    closed = closed_;
+  }
+  if (!closed.ok()) call->Abort(closed);
 }
 
 void CallRegistry::Remove(const LiveCall* call) {
@@ -25,7 +29,11 @@ int64_t CallRegistry::size() const {
   return static_cast<int64_t>(calls_.size());
 }
 
-void CallRegistry::AbortAll(const absl::Status& status) {
+void CallRegistry::Close(const absl::Status& status) {
+  {
+    MutexLock lock(mutex_);
+    closed_ = status;
+  }
   for (const auto& call : Snapshot()) call->Abort(status);
 }
 

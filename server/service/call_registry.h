@@ -25,12 +25,13 @@ class LiveCall {
 // Owns the calls. Thread safety: any thread.
 class CallRegistry {
  public:
-  void Add(std::shared_ptr<LiveCall> call);
+  void Add(const std::shared_ptr<LiveCall>& call);
   // The call may be destroyed within.
   void Remove(const LiveCall* call);
 
   int64_t size() const;
-  void AbortAll(const absl::Status& status);
+  // Aborts every call in flight with `status`, and every later one when it is added.
+  void Close(const absl::Status& status);
   void CutIdle(TimePoint now);
   // Waits until no call is in flight; false where that takes longer than `timeout`.
   bool WaitUntilEmpty(Duration timeout);
@@ -41,6 +42,7 @@ class CallRegistry {
   mutable Mutex mutex_;
   CondVar empty_;
   std::map<const LiveCall*, std::shared_ptr<LiveCall>> calls_ FLASHBOB_GUARDED_BY(mutex_);
+  absl::Status closed_ FLASHBOB_GUARDED_BY(mutex_);  // OK: open
 };
 
 }  // namespace flashbob::server

@@ -25,7 +25,7 @@ ComputeCall::ComputeCall(const CallEnvironment& environment, grpc::CallbackServe
 
 void ComputeCall::Start() {
   MutexLock lock(mutex_);
-  ReadLocked();
+  if (!ended()) ReadLocked();
 }
 
 void ComputeCall::OnReadDone(bool ok) {
