@@ -1,5 +1,6 @@
 #include "server/service/server_info.h"
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -23,26 +24,36 @@ bool Serves(const Engine& engine, Operation operation, DType dtype, Layout layou
   return computation.ok() && engine.MakePlan(*computation).ok();
 }
 
-// What one device computes of one dtype, as few capabilities: layouts that serve the same operations share one.
-void AddCapabilities(const Engine& engine, DType dtype, v1::GetServerInfoResponse& info) {
-  std::vector<std::pair<std::vector<Operation>, std::vector<Layout>>> sets;
-  for (Layout layout : kAllLayouts) {
-    std::vector<Operation> operations;
-    for (Operation operation : kAllOperations) {
-      if (Serves(engine, operation, dtype, layout)) operations.push_back(operation);
-    }
-    if (operations.empty()) continue;
-    if (sets.empty() || sets.back().first != operations) sets.push_back({operations, {}});
-    sets.back().second.push_back(layout);
+// The operations that a device serves for a dtype in a layout.
+std::vector<Operation> ServedOperations(const Engine& engine, DType dtype, Layout layout) {
+  std::vector<Operation> operations;
+  for (Operation operation : kAllOperations) {
+    if (Serves(engine, operation, dtype, layout)) operations.push_back(operation);
   }
-  for (const auto& [operations, layouts] : sets) {
-    v1::Capability& capability = *info.add_capabilities();
-    for (Operation operation : operations) capability.add_operations(ToProto(operation));
-    capability.add_dtypes(ToProto(dtype));
-    for (Layout layout : layouts) capability.add_layouts(ToProto(layout));
-    capability.set_max_head_dim(AttentionProblem::kMaxHeadDim);
-    capability.set_max_value_dim(AttentionProblem::kMaxHeadDim);
-    capability.set_device(engine.device().name);
+  return operations;
+}
+
+// What a device computes, in few capabilities: layouts that serve the same operations share one, and so do dtypes for
+// which that comes to the same.
+void AddCapabilities(const Engine& engine, v1::GetServerInfoResponse& info) {
+  using LayoutsOf = std::map<std::vector<Operation>, std::vector<Layout>>;
+  std::map<LayoutsOf, std::vector<DType>> dtypes_of;
+  for (DType dtype : kAllDTypes) {
+    LayoutsOf layouts_of;
+    for (Layout layout : kAllLayouts) layouts_of[ServedOperations(engine, dtype, layout)].push_back(layout);
+    layouts_of.erase(std::vector<Operation>());
+    dtypes_of[layouts_of].push_back(dtype);
+  }
+  for (const auto& [layouts_of, dtypes] : dtypes_of) {
+    for (const auto& [operations, layouts] : layouts_of) {
+      v1::Capability& capability = *info.add_capabilities();
+      for (Operation operation : operations) capability.add_operations(ToProto(operation));
+      for (DType dtype : dtypes) capability.add_dtypes(ToProto(dtype));
+      for (Layout layout : layouts) capability.add_layouts(ToProto(layout));
+      capability.set_max_head_dim(AttentionProblem::kMaxHeadDim);
+      capability.set_max_value_dim(AttentionProblem::kMaxHeadDim);
+      capability.set_device(engine.device().name);
+    }
   }
 }
 
@@ -69,7 +80,7 @@ ServerInfo::ServerInfo(std::string version, const Scheduler& scheduler, const Ho
     device.set_name(info.name);
     device.set_model(info.model);
     device.set_compute_units(info.compute_units);
-    for (DType dtype : kAllDTypes) AddCapabilities(*use.engine, dtype, fixed_);
+    AddCapabilities(*use.engine, fixed_);
   }
 }
 

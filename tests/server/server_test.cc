@@ -318,6 +318,7 @@ TEST(ServerTest, InfoStatesDevicesLimitsAndWhatIsServed) {
   EXPECT_EQ(info.limits().max_lease_seconds(), 0);
   EXPECT_EQ(info.limits().max_sequences(), kMaxSequences);
   EXPECT_EQ(info.tenant().name(), "default");
+  ASSERT_EQ(info.capabilities_size(), 1);
   std::set<int> dtypes;
   for (const v1::Capability& capability : info.capabilities()) {
     EXPECT_EQ(capability.device(), "stepped");
