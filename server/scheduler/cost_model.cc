@@ -1,7 +1,6 @@
 #include "server/scheduler/cost_model.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace flashbob::server {
 namespace {
@@ -43,7 +42,10 @@ void CostModel::Observe(size_t device, const Computation& computation, double fl
   if (took <= Duration(0) || flops <= 0) return;
   Device& on = devices_[device];
   on.of_shape[ShapeOf(computation)].Add(flops, ToSeconds(took));
-  if (took >= kShortest) on.of_operation[OperationOf(computation)].Add(flops, ToSeconds(took));
+  // Tiny sequences are all overhead: a million of one token must not teach what a long one costs, since a request that
+  // is refused for its estimate never teaches better.
+  if (took >= kShortest && LengthOf(computation.problem()) > 0)
+    on.of_operation[OperationOf(computation)].Add(flops, ToSeconds(took));
 }
 
 void CostModel::Rate::Add(double more_flops, double more_seconds) {
@@ -59,12 +61,13 @@ size_t CostModel::OperationOf(const Computation& computation) {
 size_t CostModel::ShapeOf(const Computation& computation) {
   const AttentionProblem& problem = computation.problem();
   const size_t head_dim = BucketOf(std::max(problem.head_dim(), problem.value_dim()), 32, 2, kHeadDims);
-  // Queries and keys of one sequence, as their geometric mean.
-  const auto sequences = static_cast<double>(std::max<int64_t>(problem.batch(), 1));
-  const double length =
-      std::sqrt(static_cast<double>(problem.total_queries()) * static_cast<double>(problem.total_keys())) / sequences;
-  const size_t length_bucket = BucketOf(static_cast<int64_t>(length), 256, 4, kLengths);
-  return (OperationOf(computation) * kHeadDims + head_dim) * kLengths + length_bucket;
+  return (OperationOf(computation) * kHeadDims + head_dim) * kLengths + LengthOf(problem);
+}
+
+size_t CostModel::LengthOf(const AttentionProblem& problem) {
+  // The shorter side decides how well tiles are filled.
+  const int64_t shorter = std::min(problem.total_queries(), problem.total_keys());
+  return BucketOf(shorter / std::max<int64_t>(problem.batch(), 1), 16, 4, kLengths);
 }
 
 }  // namespace flashbob::server

@@ -33,7 +33,7 @@ class CostModel {
   };
   static constexpr size_t kOperations = std::size(kAllOperations) * std::size(kAllDTypes);
   static constexpr size_t kHeadDims = 4;  // up to 32, 64, 128, 256
-  static constexpr size_t kLengths = 8;   // up to 256, 1024, ... 4^7 x 256 tokens
+  static constexpr size_t kLengths = 10;  // of the shorter side: up to 16, 64, ... 4^9 x 16 tokens
   struct Device {
     double first_guess = 0;
     std::array<Rate, kOperations> of_operation;
@@ -41,6 +41,7 @@ class CostModel {
   };
   static size_t OperationOf(const Computation& computation);
   static size_t ShapeOf(const Computation& computation);
+  static size_t LengthOf(const AttentionProblem& problem);
 
   std::vector<Device> devices_;
 };

@@ -38,7 +38,7 @@ TEST(CostModelTest, OneDeviceSaysNothingOfAnother) {
 
 TEST(CostModelTest, UnseenShapeTakesTheRateOfItsOperation) {
   CostModel costs({1e9});
-  costs.Observe(0, Of(Operation::kForward, 8), 1e9, seconds(10));
+  costs.Observe(0, Of(Operation::kForward, 512), 1e9, seconds(10));
   EXPECT_EQ(costs.Estimate(0, Of(Operation::kForward, 5000), 1e9), seconds(10));
 }
 
@@ -54,6 +54,14 @@ TEST(CostModelTest, ShortSlicesSayNothingOfOtherShapes) {
   CostModel costs({1e9});
   costs.Observe(0, Of(Operation::kForward, 8), 50, microseconds(50));
   EXPECT_EQ(costs.Estimate(0, Of(Operation::kForward, 8), 100), microseconds(100));
+  EXPECT_EQ(costs.Estimate(0, Of(Operation::kForward, 5000), 1e9), seconds(1));
+}
+
+TEST(CostModelTest, TinySequencesSayNothingOfLongOnes) {
+  CostModel costs({1e9});
+  costs.Observe(0, Of(Operation::kForward, 1), 1e6, seconds(10));
+  EXPECT_EQ(costs.Estimate(0, Of(Operation::kForward, 1), 1e6), seconds(10));
+  EXPECT_EQ(costs.Estimate(0, Of(Operation::kForward, 64), 1e9), seconds(1));
   EXPECT_EQ(costs.Estimate(0, Of(Operation::kForward, 5000), 1e9), seconds(1));
 }
 
