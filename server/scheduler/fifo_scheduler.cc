@@ -85,6 +85,7 @@ absl::StatusOr<Submitted> FifoScheduler::Submit(Submission submission) {
                  {{"needed_bytes", tensor_bytes}, {"limit_bytes", pool_.limit_bytes()}});
   }
   absl::StatusOr<std::unique_ptr<const Plan>> plan = engine_.MakePlan(computation);
+  if (absl::IsResourceExhausted(plan.status())) return Error(Reason::kTooLarge, std::string(plan.status().message()));
   if (!plan.ok()) return AsSpecError(plan.status());
   FLASHBOB_RETURN_IF_ERROR(CheckSize(computation, **plan));
 
@@ -210,6 +211,7 @@ void FifoScheduler::DeviceLoop() {
       listener = request->listener_;
       status = device_lost_;
       status.Update(CheckWanted(*request, "before it began"));
+      if (request->state_ == RequestState::kReleased) continue;
       if (status.ok()) {
         MoveLocked(*request, RequestState::kRunning);
         running_ = request;
@@ -233,7 +235,8 @@ void FifoScheduler::DeviceLoop() {
       if (status.ok()) {
         costs_.Observe(0, request->computation(), request->computation().flops(), request->timings_.compute);
         MoveLocked(*request, RequestState::kSending);
-      } else {
+      } else if (request->state_ != RequestState::kReleased) {
+        // Else the caller released it between the two locks.
         freed = ReleaseLocked(*request);
       }
       listener = status.ok() ? request->listener_ : std::move(request->listener_);
