@@ -125,8 +125,12 @@ void ComputeCall::DescribeLocked(LogFields& fields) {
 
 absl::Status ComputeCall::TakeMessageLocked() {
   switch (incoming_.payload_case()) {
-    case v1::ComputeRequest::kSpec:
-      return TakeSpecLocked(incoming_.spec());
+    case v1::ComputeRequest::kSpec: {
+      // The message may hold much that is not the spec (unknown fields): it goes before the call waits for its turn.
+      v1::ComputeRequest message;
+      message.Swap(&incoming_);
+      return TakeSpecLocked(message.spec());
+    }
     case v1::ComputeRequest::kChunk:
       return TakeChunkLocked(incoming_.chunk());
     case v1::ComputeRequest::PAYLOAD_NOT_SET:
