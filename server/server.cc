@@ -7,6 +7,7 @@
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -59,11 +60,14 @@ void Server::Drain(Duration grace) {
   if (!calls_.WaitUntilEmpty(grace - tail)) {
     environment_.log->Write(LogLevel::kWarning, "ending what is in flight", {{"calls_in_flight", calls_.size()}});
   }
-  calls_.Close(RetryableError(Reason::kDraining, "the server is shutting down and ended this request",
-                              std::chrono::seconds(1)));
+  calls_.Close(
+      RetryableError(Reason::kDraining, "the server is shutting down and ended this request", std::chrono::seconds(1)));
+  // Both take a while to stop; together they take no longer than the slower.
+  std::thread metrics_stop([this] { metrics_endpoint_.reset(); });
   // Lets connections go and cancels whatever has not taken its status in time.
   grpc_server_->Shutdown(std::chrono::system_clock::now() + std::min(tail, kLastWords));
   grpc_server_->Wait();
+  metrics_stop.join();
 }
 
 absl::Status Server::StartScheduler() {

@@ -12,9 +12,11 @@ namespace flashbob::server {
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
     const std::string& address, std::shared_ptr<prometheus::Collectable> source) {
-  constexpr size_t kThreads = 2;
+  // A connection that sends nothing holds a thread until the timeout: some more threads than scrapers, and a short one.
+  const std::vector<std::string> settings = {"listening_ports",    address, "num_threads", "8",
+                                             "request_timeout_ms", "2000"};
   try {  // prometheus-cpp reports a port that is taken by an exception
-    auto exposer = std::make_unique<prometheus::Exposer>(address, kThreads);
+    auto exposer = std::make_unique<prometheus::Exposer>(settings);
     exposer->RegisterCollectable(source);
     const std::vector<int> ports = exposer->GetListeningPorts();
     const int port = ports.empty() ? 0 : ports.front();
