@@ -95,7 +95,7 @@ absl::StatusOr<ServerOptions> Resolve(ServerOptions options) {
   FLASHBOB_RETURN_IF_ERROR(
       CheckRange<int64_t>("host_memory_bytes", options.host_memory_bytes, 1 << 20, int64_t{1} << 50));
   FLASHBOB_RETURN_IF_ERROR(CheckRange<int64_t>("max_queued_requests", options.max_queued_requests, 1, 10000));
-  FLASHBOB_RETURN_IF_ERROR(CheckRange<int64_t>("max_chunk_bytes", options.max_chunk_bytes, 4096, 1 << 30));
+  FLASHBOB_RETURN_IF_ERROR(CheckRange<int64_t>("max_chunk_bytes", options.max_chunk_bytes, 1 << 20, 1 << 30));
   for (const auto& [name, seconds, least] :
        {std::tuple{"grace_seconds", options.grace_seconds, 0.0},
         std::tuple{"idle_upload_seconds", options.idle_upload_seconds, 0.1},

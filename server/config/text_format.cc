@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -29,6 +30,10 @@ class Errors final : public google::protobuf::io::ErrorCollector {
 }  // namespace
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": it is a directory"));
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
   return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());

@@ -56,7 +56,7 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
                                           "--max-queued-requests",
                                           "7",
                                           "--max-chunk-bytes",
-                                          "512KiB",
+                                          "2MiB",
                                           "--grace-seconds",
                                           "1.5",
                                           "--idle-upload-seconds",
@@ -74,7 +74,7 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
   EXPECT_EQ(options.threads, 3);
   EXPECT_EQ(options.host_memory_bytes, int64_t{4} << 30);
   EXPECT_EQ(options.max_queued_requests, 7);
-  EXPECT_EQ(options.max_chunk_bytes, 512 << 10);
+  EXPECT_EQ(options.max_chunk_bytes, 2 << 20);
   EXPECT_EQ(options.grace_seconds, 1.5);
   EXPECT_EQ(options.idle_upload_seconds, 2.5);
   EXPECT_EQ(options.port_file, "/tmp/p");
@@ -85,7 +85,7 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
 TEST(CommandLineTest, FileSetsEverythingThatFlagsSetAndFlagsOverrideIt) {
   const std::string path = WriteFile(R"(
       listen: "127.0.0.1:1" metrics_listen: "off" threads: 3 host_memory_bytes: 8388608 max_queued_requests: 7
-      max_chunk_bytes: 65536 grace_seconds: 1.5 idle_upload_seconds: 2.5 port_file: "/tmp/p" log_level: "error"
+      max_chunk_bytes: 1048576 grace_seconds: 1.5 idle_upload_seconds: 2.5 port_file: "/tmp/p" log_level: "error"
       log_format: "json")");
   const CommandLine command_line = Parse({"--config", path, "--threads", "4", "--listen", "127.0.0.1:2"});
   ASSERT_TRUE(command_line.options.has_value()) << command_line.text;
@@ -95,7 +95,7 @@ TEST(CommandLineTest, FileSetsEverythingThatFlagsSetAndFlagsOverrideIt) {
   EXPECT_EQ(options.threads, 4);
   EXPECT_EQ(options.host_memory_bytes, 8388608);
   EXPECT_EQ(options.max_queued_requests, 7);
-  EXPECT_EQ(options.max_chunk_bytes, 65536);
+  EXPECT_EQ(options.max_chunk_bytes, 1048576);
   EXPECT_EQ(options.grace_seconds, 1.5);
   EXPECT_EQ(options.idle_upload_seconds, 2.5);
   EXPECT_EQ(options.port_file, "/tmp/p");
