@@ -41,8 +41,8 @@ absl::StatusOr<Extents> ExtentsOf(const TensorInfo& tensor, Layout layout) {
   }
   for (int64_t extent : shape) {
     if (extent < 0 || extent > kMaxExtent) {
-      return absl::InvalidArgumentError(absl::StrCat(Name(tensor.name), " has shape ", ToString(shape),
-                                                     "; every extent must be 0 to ", kMaxExtent));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Name(tensor.name), " has shape ", ToString(shape), "; every extent must be 0 to ", kMaxExtent));
     }
   }
   switch (layout) {
@@ -65,8 +65,8 @@ absl::Status CheckCuSeqlens(const char* name, const std::vector<int64_t>& starts
   }
   for (size_t i = 1; i < starts.size(); ++i) {
     if (starts[i] < starts[i - 1]) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " decreases: entry ", i - 1, " is ", starts[i - 1],
-                                                     ", entry ", i, " is ", starts[i]));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " decreases: entry ", i - 1, " is ", starts[i - 1], ", entry ", i, " is ", starts[i]));
     }
   }
   if (starts.back() != total) {
@@ -85,8 +85,7 @@ absl::Status CheckOptions(const ProblemOptions& options) {
                                                    "); a side is 0 or more, or -1 for open"));
   }
   if (options.probes < 0 || options.probes > kMaxExtent) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("probes is ", options.probes, "; it must be 0 to ", kMaxExtent));
+    return absl::InvalidArgumentError(absl::StrCat("probes is ", options.probes, "; it must be 0 to ", kMaxExtent));
   }
   if (options.layout != Layout::kTHD && (!options.cu_seqlens_q.empty() || !options.cu_seqlens_k.empty())) {
     return absl::InvalidArgumentError(
@@ -98,8 +97,8 @@ absl::Status CheckOptions(const ProblemOptions& options) {
 absl::Status CheckWidth(const char* what, int64_t width) {
   if (width < 1) return absl::InvalidArgumentError(absl::StrCat(what, " is ", width, "; it must be at least 1"));
   if (width > AttentionProblem::kMaxHeadDim) {
-    return absl::UnimplementedError(absl::StrCat(what, " ", width, " is not served; the nearest that is: ",
-                                                 AttentionProblem::kMaxHeadDim));
+    return absl::UnimplementedError(
+        absl::StrCat(what, " ", width, " is not served; the nearest that is: ", AttentionProblem::kMaxHeadDim));
   }
   return absl::OkStatus();
 }
@@ -271,8 +270,11 @@ DType AttentionProblem::DTypeOf(TensorName name) const {
 }
 
 int64_t AttentionProblem::NumElements(TensorName name) const {
+  const Shape shape = ShapeOf(name);
+  // Beside an extent of 0 the others are not bounded together.
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t elements = 1;
-  for (int64_t extent : ShapeOf(name)) elements *= extent;
+  for (int64_t extent : shape) elements *= extent;
   return elements;
 }
 
@@ -288,6 +290,7 @@ Strides AttentionProblem::StridesOf(TensorName name) const {
   const Width width = WidthOf(name);
   const int64_t columns = width == Width::kNone ? 1 : width == Width::kHeadDim ? head_dim_ : value_dim_;
   Strides strides;
+  if (NumElements(name) == 0) return strides;
   if (layout() == Layout::kBHND || width == Width::kNone) {
     strides.row = columns;
     strides.head = length * columns;
@@ -307,9 +310,8 @@ absl::Status AttentionProblem::Check(const TensorInfo& tensor) const {
   }
   const Shape expected = ShapeOf(tensor.name);
   if (tensor.shape != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(Name(tensor.name), " has shape ",
-                                                   flashbob::ToString(tensor.shape), "; q, k, v and the options need ",
-                                                   flashbob::ToString(expected)));
+    return absl::InvalidArgumentError(absl::StrCat(Name(tensor.name), " has shape ", flashbob::ToString(tensor.shape),
+                                                   "; q, k, v and the options need ", flashbob::ToString(expected)));
   }
   return absl::OkStatus();
 }
@@ -318,8 +320,7 @@ std::string AttentionProblem::ToString() const {
   std::string text = absl::StrCat(Name(layout()), " B", batch_, " H", heads_, "/", kv_heads_, " N", query_extent_, "x",
                                   key_extent_, " D", head_dim_, "/", value_dim_, " ", Name(dtype_));
   if (options_.window_left >= 0 || options_.window_right >= 0) {
-    absl::StrAppend(&text, " window ", options_.window_left, ",", options_.window_right, " ",
-                    Name(options_.alignment));
+    absl::StrAppend(&text, " window ", options_.window_left, ",", options_.window_right, " ", Name(options_.alignment));
   }
   if (options_.probes > 0) absl::StrAppend(&text, " P", options_.probes);
   return text;
