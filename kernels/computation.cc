@@ -88,8 +88,8 @@ absl::StatusOr<Computation> Computation::Create(Operation operation, const Probl
     return absl::InvalidArgumentError(absl::StrCat(Name(operation), " lacks input ", missing.ToString()));
   }
   if (given.Has(kO) != given.Has(kLse)) {
-    return absl::InvalidArgumentError(absl::StrCat("o and lse go together; only ", given.Has(kO) ? "o" : "lse",
-                                                   " is given"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("o and lse go together; only ", given.Has(kO) ? "o" : "lse", " is given"));
   }
   if (given.Has(kTdo) && !given.Has(kDo)) {
     return absl::InvalidArgumentError("tdo, the tangent of do, is given without do");

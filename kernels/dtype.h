@@ -34,9 +34,7 @@ const char* Name(DType dtype);
 std::optional<DType> ParseDType(std::string_view name);
 
 // The type of lse and tlse, and of sums over a row: fp32, or fp64 where the inputs are.
-constexpr DType StatisticsDType(DType dtype) {
-  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-}
+constexpr DType StatisticsDType(DType dtype) { return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
 
 }  // namespace flashbob
 

@@ -66,8 +66,8 @@ struct BandMask {
     return (left < 0 || j >= i + shift - left) && (right < 0 || j <= i + shift + right);
   }
 
-  // How much of `queries` x `keys` (both non-empty and within the lengths) is visible. The band is a diagonal strip: the
-  // rectangle is fully visible when its two outer corners are, and not at all when it lies wholly to one side.
+  // How much of `queries` x `keys` (both non-empty and within the lengths) is visible. The band is a diagonal strip:
+  // the rectangle is fully visible when its two outer corners are, and not at all when it lies wholly to one side.
   FLASHBOB_HOST_DEVICE constexpr Coverage Cover(IndexRange queries, IndexRange keys) const {
     const int64_t first_diagonal = keys.begin - (queries.end - 1) - shift;  // smallest j - i - shift
     const int64_t last_diagonal = keys.end - 1 - queries.begin - shift;     // largest

@@ -12,18 +12,18 @@ struct Traits {
 
 // In the order of the enum.
 constexpr Traits kTraits[kNumTensorNames] = {
-    {"q", true, false, Width::kHeadDim},   {"k", false, false, Width::kHeadDim},
-    {"v", false, false, Width::kValueDim}, {"o", true, false, Width::kValueDim},
-    {"lse", true, false, Width::kNone},    {"do", true, false, Width::kValueDim},
-    {"uq", true, true, Width::kHeadDim},   {"uk", false, true, Width::kHeadDim},
-    {"uv", false, true, Width::kValueDim}, {"tq", true, true, Width::kHeadDim},
-    {"tk", false, true, Width::kHeadDim},  {"tv", false, true, Width::kValueDim},
-    {"tdo", true, true, Width::kValueDim}, {"dq", true, false, Width::kHeadDim},
-    {"dk", false, false, Width::kHeadDim}, {"dv", false, false, Width::kValueDim},
-    {"gq", true, true, Width::kHeadDim},   {"gk", false, true, Width::kHeadDim},
-    {"gv", false, true, Width::kValueDim}, {"gdo", true, true, Width::kValueDim},
-    {"to", true, true, Width::kValueDim},  {"tlse", true, true, Width::kNone},
-    {"tdq", true, true, Width::kHeadDim},  {"tdk", false, true, Width::kHeadDim},
+    {"q", true, false, Width::kHeadDim},    {"k", false, false, Width::kHeadDim},
+    {"v", false, false, Width::kValueDim},  {"o", true, false, Width::kValueDim},
+    {"lse", true, false, Width::kNone},     {"do", true, false, Width::kValueDim},
+    {"uq", true, true, Width::kHeadDim},    {"uk", false, true, Width::kHeadDim},
+    {"uv", false, true, Width::kValueDim},  {"tq", true, true, Width::kHeadDim},
+    {"tk", false, true, Width::kHeadDim},   {"tv", false, true, Width::kValueDim},
+    {"tdo", true, true, Width::kValueDim},  {"dq", true, false, Width::kHeadDim},
+    {"dk", false, false, Width::kHeadDim},  {"dv", false, false, Width::kValueDim},
+    {"gq", true, true, Width::kHeadDim},    {"gk", false, true, Width::kHeadDim},
+    {"gv", false, true, Width::kValueDim},  {"gdo", true, true, Width::kValueDim},
+    {"to", true, true, Width::kValueDim},   {"tlse", true, true, Width::kNone},
+    {"tdq", true, true, Width::kHeadDim},   {"tdk", false, true, Width::kHeadDim},
     {"tdv", false, true, Width::kValueDim},
 };
 

@@ -12,14 +12,31 @@ namespace flashbob {
 
 // Names as in proto/flashbob/v1/tensor.proto, which says what each is.
 enum class TensorName : uint8_t {
-  kQ, kK, kV,                      // NOLINT: grouped by operation
-  kO, kLse,                        // outputs of forward; optional inputs elsewhere
-  kDo,                             // cotangent of o
-  kUq, kUk, kUv,                   // cotangents of dq, dk, dv
-  kTq, kTk, kTv, kTdo,             // tangents
-  kDq, kDk, kDv,                   // outputs of backward
-  kGq, kGk, kGv, kGdo,             // outputs of double backward
-  kTo, kTlse, kTdq, kTdk, kTdv,    // outputs of jvp
+  kQ,
+  kK,
+  kV,  // NOLINT: grouped by operation
+  kO,
+  kLse,  // outputs of forward; optional inputs elsewhere
+  kDo,   // cotangent of o
+  kUq,
+  kUk,
+  kUv,  // cotangents of dq, dk, dv
+  kTq,
+  kTk,
+  kTv,
+  kTdo,  // tangents
+  kDq,
+  kDk,
+  kDv,  // outputs of backward
+  kGq,
+  kGk,
+  kGv,
+  kGdo,  // outputs of double backward
+  kTo,
+  kTlse,
+  kTdq,
+  kTdk,
+  kTdv,  // outputs of jvp
 };
 
 inline constexpr int kNumTensorNames = 25;

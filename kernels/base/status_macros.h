@@ -11,10 +11,10 @@
 #define FLASHBOB_CONCAT(a, b) FLASHBOB_CONCAT_INNER(a, b)
 
 // Returns the status of `expression` from the enclosing function unless it is OK.
-#define FLASHBOB_RETURN_IF_ERROR(expression)                    \
-  do {                                                          \
-    absl::Status flashbob_status = (expression);                \
-    if (!flashbob_status.ok()) return flashbob_status;          \
+#define FLASHBOB_RETURN_IF_ERROR(expression)           \
+  do {                                                 \
+    absl::Status flashbob_status = (expression);       \
+    if (!flashbob_status.ok()) return flashbob_status; \
   } while (false)
 
 // `FLASHBOB_ASSIGN_OR_RETURN(auto x, MakeX());` declares x from a StatusOr, or returns its status.
