@@ -6,6 +6,7 @@
 #define FLASHBOB_CLIENT_CLI_SAFETENSORS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>

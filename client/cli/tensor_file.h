@@ -2,6 +2,7 @@
 #ifndef FLASHBOB_CLIENT_CLI_TENSOR_FILE_H_
 #define FLASHBOB_CLIENT_CLI_TENSOR_FILE_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

@@ -3,6 +3,7 @@
 #define FLASHBOB_CLIENT_CPP_BACKOFF_H_
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <random>
 
