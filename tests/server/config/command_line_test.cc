@@ -127,6 +127,8 @@ TEST(CommandLineTest, BadFlagsAreNamedWithTheirValues) {
   ExpectContains(ErrorOf({"--host-memory-bytes", "9999999999GiB"}), {"host_memory_bytes", "63 bits"});
   ExpectContains(ErrorOf({"--host-memory-bytes", "1KiB"}), {"host_memory_bytes is 1024"});
   ExpectContains(ErrorOf({"--max-queued-requests", "0"}), {"max_queued_requests is 0"});
+  ExpectContains(ErrorOf({"--config", testing::TempDir()}), {testing::TempDir(), "directory"});
+  ExpectContains(ErrorOf({"--max-chunk-bytes", "512KiB"}), {"max_chunk_bytes is 524288", "1048576"});
   ExpectContains(ErrorOf({"--max-chunk-bytes", "2GiB"}), {"max_chunk_bytes is 2147483648"});
   ExpectContains(ErrorOf({"--grace-seconds", "-1"}), {"grace_seconds is -1"});
   ExpectContains(ErrorOf({"--grace-seconds", "nan"}), {"grace_seconds is nan"});

@@ -37,7 +37,10 @@ TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOption
 TestServer::~TestServer() { engine_->LetGo(); }
 
 std::unique_ptr<v1::AttentionService::Stub> TestServer::Connect() const {
-  return v1::AttentionService::NewStub(ConnectTo(server_->port()));
+  const std::shared_ptr<grpc::Channel> channel = ConnectTo(server_->port());
+  // Connections made and dropped by many threads at once fail now and then in gRPC's poller; the next try holds.
+  channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  return v1::AttentionService::NewStub(channel);
 }
 
 std::string TestServer::log() const { return log_text_->str(); }
