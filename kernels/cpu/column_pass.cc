@@ -38,13 +38,13 @@ class ColumnTask {
         problem_(plan_.problem()),
         in_(context.operands),
         tau_(static_cast<Real>(problem_.scale())),
-        task_(plan_.column_grid().At(context.slice.work.wave->first_task + task_in_wave)),
+        task_(plan_.column_grid().At(context.slice.work.wave.first_task + task_in_wave)),
         mask_(problem_.mask(task_.b)),
         scratch_carver_(context.workspace + plan_.map().scratch +
                         plan_.map().scratch_stride * static_cast<size_t>(thread)),
         scratch_(scratch_carver_, plan_),
         sums_(scratch_.sums) {
-    if (context.slice.work.wave->split()) {
+    if (context.slice.work.wave.split()) {
       Carver carver(context.workspace + plan_.map().sums + plan_.map().sums_stride * static_cast<size_t>(task_in_wave));
       sums_ = ColumnSums<Real>(carver, plan_);
     }
@@ -52,15 +52,15 @@ class ColumnTask {
     key_start_ = problem_.SequenceStart(TensorName::kK, task_.b);
     auto* progress = context.template Part<Progress>(plan_.map().progress);
     own_progress_ = progress + task_in_wave;
-    run_ = plan_.RunOf(*context.slice.work.wave, task_in_wave, task_);
+    run_ = plan_.RunOf(context.slice.work.wave, task_in_wave, task_);
     before_ = run_.follows ? own_progress_ - plan_.column_grid().heads() : nullptr;
   }
 
   absl::Status Run() {
     const WaveTable::Slice& work = context_.slice.work;
-    if (work.first) ClearSums();
-    if (schedule_.column_tiles) VisitTiles(work.steps);
-    if (work.last) StoreSums();
+    if (work.first()) ClearSums();
+    if (schedule_.column_tiles) VisitTiles(context_.slice.steps);
+    if (work.last()) StoreSums();
     own_progress_->steps.store(std::numeric_limits<int64_t>::max(), std::memory_order_release);
     return products_.status();
   }

@@ -82,7 +82,8 @@ class CpuEngine final : public Engine {
   absl::StatusOr<std::unique_ptr<const Plan>> MakePlan(const Computation& computation) const override {
     // Products of doubles, in half as many lanes and by the other library, run at under half the rate.
     const double share = computation.problem().dtype() == DType::kFloat64 ? 0.4 : 1.0;
-    return CpuPlan::Create(computation, {pool_.threads(), share * slice_flops_, device_.memory_bytes});
+    return CpuPlan::Create(computation, {pool_.threads(), share * slice_flops_, device_.memory_bytes,
+                                         share * device_.flops_per_second / pool_.threads()});
   }
 
   absl::Status Launch(const Plan& plan, int slice, const TensorPointers& tensors, void* workspace,
@@ -136,7 +137,7 @@ class CpuEngine final : public Engine {
  private:
   template <typename Real>
   absl::Status Run(const PassContext<Real>& context) {
-    const int64_t tasks = context.slice.work.wave->tasks;
+    const int64_t tasks = context.slice.work.wave.tasks;
     const bool rows = context.slice.pass == CpuPlan::Pass::kRows;
     if (!rows) {
       auto* progress = context.template Part<Progress>(context.plan.map().progress);

@@ -14,8 +14,12 @@ namespace {
 // and short slices.
 constexpr int64_t kMaxGroupProbes = 8;
 
-// A task's cost beside its tiles, in FLOP of products for each element of its rows: mostly waiting for memory.
+// A task's cost beside its products. For each element of its rows, in FLOP of products: mostly waiting for memory. For
+// itself, for each of its tiles and of its rows, in time: calls, conversions, edges of the mask, a logarithm.
 constexpr double kFlopsPerRowElement = 64;
+constexpr double kTaskSeconds = 1e-6;
+constexpr double kTileSeconds = 1e-6;
+constexpr double kRowSeconds = 5e-8;
 
 struct Lengths {
   int64_t queries = 0;  // of the longest sequence
@@ -78,6 +82,34 @@ int64_t TangentSets(const Computation& computation) {
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The same mask with queries for keys and keys for queries.
+BandMask Transposed(const BandMask& mask) { return {mask.key_len, mask.query_len, mask.right, mask.left, -mask.shift}; }
+
+// Of `blocks` of rows of `own`, the most blocks of `other` that one sees; or one or two more.
+int64_t MostBlocksSeen(const BandMask& mask, IndexRange blocks, const TaskGrid& own, const TaskGrid& other) {
+  if (mask.left < 0 && mask.right < 0) return other.BlocksOf({0, mask.key_len}).size();
+  const int64_t block_rows = own.block_rows();
+  const auto seen = [&](int64_t block) {
+    const IndexRange rows = {block * block_rows, std::min((block + 1) * block_rows, mask.query_len)};
+    return mask.KeysOf(rows).size();
+  };
+  // As a function of the block, the number of rows seen rises, stays, falls: each linearly but where the band meets the
+  // first or the last of them. So it is largest at an end or beside one of these corners.
+  int64_t most = std::max(seen(blocks.begin), seen(blocks.end - 1));
+  const auto meet = [&](int64_t row) {
+    const int64_t block = std::clamp<int64_t>(row, 0, mask.query_len - 1) / block_rows;
+    for (int64_t beside = block - 1; beside <= block + 1; ++beside) {
+      if (beside >= blocks.begin && beside < blocks.end) most = std::max(most, seen(beside));
+    }
+  };
+  if (mask.left >= 0) meet(mask.left - mask.shift);
+  if (mask.right >= 0) meet(mask.key_len - 1 - mask.right - mask.shift);
+  if (most == 0) return 0;
+  // Wherever its first one lies within its block.
+  const int64_t most_blocks = (most + other.block_rows() - 2) / other.block_rows() + 1;
+  return std::min(most_blocks, other.BlocksOf({0, mask.key_len}).size());
+}
+
 }  // namespace
 
 CpuPlan::CpuPlan(const Computation& computation, const Limits& limits)
@@ -116,9 +148,9 @@ absl::StatusOr<std::unique_ptr<const CpuPlan>> CpuPlan::Create(const Computation
   }
   const double slices = static_cast<double>(plan->groups_) * static_cast<double>(plan->SlicesPerGroup());
   if (slices > std::numeric_limits<int>::max()) {
-    return absl::ResourceExhaustedError(absl::StrCat("this is ", computation.flops(), " FLOP in ", slices,
-                                                     " slices; at most ", std::numeric_limits<int>::max(),
-                                                     " slices are served"));
+    return absl::FailedPreconditionError(absl::StrCat("this is ", computation.flops(), " FLOP in ", slices,
+                                                      " slices or more; at most ", std::numeric_limits<int>::max(),
+                                                      " slices are served"));
   }
   return plan;
 }
@@ -127,50 +159,35 @@ void CpuPlan::BuildWaves(const Limits& limits) {
   const int64_t head_dim = problem().head_dim();
   const int64_t value_dim = problem().value_dim();
   const WaveTable::Limits wave_limits = {threads_, limits.slice_flops};
-  const double row_element_flops =
-      kFlopsPerRowElement * static_cast<double>((head_dim + value_dim) * (1 + group_probes_));
+  const auto probes = static_cast<double>(group_probes_);
+  const double rate = limits.thread_flops_per_second;
+  const double task_flops = kTaskSeconds * rate;
+  const double tile_flops = (1 + probes) * kTileSeconds * rate;
+  const double row_flops =
+      (1 + probes) * (kFlopsPerRowElement * static_cast<double>(head_dim + value_dim) + kRowSeconds * rate);
+  // Of `rows` rows that visit `tiles` tiles with `seen` rows of the other side in all.
+  const auto bound = [&](int64_t rows, int64_t tiles, int64_t seen, double pair_flops) {
+    const double per_row = row_flops + pair_flops * static_cast<double>(seen);
+    return TaskBound{tiles, task_flops + static_cast<double>(tiles) * tile_flops + static_cast<double>(rows) * per_row};
+  };
   if (schedule_.rows) {
     const double pair_flops = schedule_.RowFlopsPerPair(head_dim, value_dim, group_probes_);
-    const auto blocks_of = [&](const TaskGrid::Task& task) { return KeyBlocksOf(task.b, task.rows).size(); };
-    row_waves_ = WaveTable(
-        row_grid_, wave_limits,
-        [&](const TaskGrid::Task& task) {
-          const auto rows = static_cast<double>(task.rows.size());
-          return rows * (row_element_flops + pair_flops * static_cast<double>(blocks_of(task) * tile_.keys));
-        },
-        [&](int64_t first_task, int64_t tasks) {
-          int64_t steps = 0;
-          TaskGrid::Task task = row_grid_.At(first_task);
-          for (int64_t i = 0; i < tasks; ++i) {
-            if (i > 0) task = row_grid_.Next(task);
-            steps = std::max(steps, blocks_of(task));
-          }
-          return schedule_.row_tiles ? steps : 0;
-        });
+    row_waves_ = WaveTable(row_grid_, wave_limits, [&](int64_t b, IndexRange blocks) {
+      const int64_t tiles =
+          schedule_.row_tiles ? MostBlocksSeen(problem().mask(b), blocks, row_grid_, column_grid_) : 0;
+      const int64_t seen = std::min(tiles * tile_.keys, column_grid_.Length(b));
+      return bound(std::min(tile_.queries, row_grid_.Length(b)), tiles, seen, pair_flops);
+    });
   }
   if (schedule_.columns) {
     const double pair_flops = schedule_.ColumnFlopsPerPair(head_dim, value_dim, group_probes_);
-    const auto steps_of = [&](int64_t b, IndexRange keys) { return problem().group() * QueryBlocksOf(b, keys).size(); };
-    column_waves_ = WaveTable(
-        column_grid_, wave_limits,
-        [&](const TaskGrid::Task& task) {
-          const auto keys = static_cast<double>(task.rows.size());
-          return keys *
-                 (row_element_flops + pair_flops * static_cast<double>(steps_of(task.b, task.rows) * tile_.queries));
-        },
-        [&](int64_t first_task, int64_t tasks) {
-          if (!schedule_.column_tiles) return int64_t{0};
-          int64_t steps = 0;
-          Wave wave;
-          wave.first_task = first_task;
-          wave.tasks = tasks;
-          for (int64_t i = 0; i < tasks;) {
-            const TaskGrid::Task task = column_grid_.At(first_task + i);
-            steps = std::max(steps, StepsOf(RunOf(wave, i, task)));
-            i += column_grid_.Blocks(task.b) * column_grid_.heads() - (task.block * column_grid_.heads() + task.head);
-          }
-          return steps;
-        });
+    const int64_t group = problem().group();
+    column_waves_ = WaveTable(column_grid_, wave_limits, [&](int64_t b, IndexRange blocks) {
+      const int64_t tiles =
+          schedule_.column_tiles ? MostBlocksSeen(Transposed(problem().mask(b)), blocks, column_grid_, row_grid_) : 0;
+      const int64_t seen = group * std::min(tiles * tile_.queries, row_grid_.Length(b));
+      return bound(std::min(tile_.keys, column_grid_.Length(b)), group * tiles, seen, pair_flops);
+    });
   }
 }
 
@@ -234,7 +251,34 @@ CpuPlan::Slice CpuPlan::At(int64_t slice) const {
     found.pass = Pass::kColumns;
     found.work = column_waves_.At(in_group - row_waves_.slices());
   }
+  const Wave& wave = found.work.wave;
+  if (wave.split()) {
+    const int64_t steps = StepsOf(found.pass, wave);
+    const int64_t segment = found.work.segment;
+    found.steps = {steps * segment / wave.segments, steps * (segment + 1) / wave.segments};
+  } else {
+    found.steps = {0, kAllSteps};
+  }
   return found;
+}
+
+int64_t CpuPlan::StepsOf(Pass pass, const Wave& wave) const {
+  int64_t steps = 0;
+  if (pass == Pass::kRows) {
+    if (!schedule_.row_tiles) return 0;
+    for (int64_t i = 0; i < wave.tasks; ++i) {
+      const TaskGrid::Task task = row_grid_.At(wave.first_task + i);
+      steps = std::max(steps, KeyBlocksOf(task.b, task.rows).size());
+    }
+    return steps;
+  }
+  if (!schedule_.column_tiles) return 0;
+  for (int64_t i = 0; i < wave.tasks;) {
+    const TaskGrid::Task task = column_grid_.At(wave.first_task + i);
+    steps = std::max(steps, StepsOf(RunOf(wave, i, task)));
+    i += column_grid_.Tasks(task.b) - (task.block * column_grid_.heads() + task.head);
+  }
+  return steps;
 }
 
 IndexRange CpuPlan::KeyBlocksOf(int64_t b, IndexRange queries) const {

@@ -53,9 +53,11 @@ class CpuPlan final : public Plan {
     int threads = 1;
     double slice_flops = 0;
     int64_t memory_bytes = 0;
+    double thread_flops_per_second = 1e11;  // of products, by one thread: what time beside them is weighed by
   };
 
-  // RESOURCE_EXHAUSTED where inputs, outputs and workspace together pass `memory_bytes`.
+  // RESOURCE_EXHAUSTED where inputs, outputs and workspace together pass `memory_bytes`, FAILED_PRECONDITION where an
+  // int does not count the slices.
   static absl::StatusOr<std::unique_ptr<const CpuPlan>> Create(const Computation& computation, const Limits& limits);
 
   size_t workspace_bytes() const override { return map_.total; }
@@ -76,8 +78,12 @@ class CpuPlan final : public Plan {
     Pass pass = Pass::kRows;
     IndexRange probes;  // of the group
     WaveTable::Slice work;
+    IndexRange steps;  // that the slice does of each task; kAllSteps where the wave is not split
   };
+  static constexpr int64_t kAllSteps = int64_t{1} << 62;
   Slice At(int64_t slice) const;
+  // Of the longest task of a wave.
+  int64_t StepsOf(Pass pass, const Wave& wave) const;
 
   // The tiles of a row of blocks: the key blocks that any of these queries of sequence b sees.
   IndexRange KeyBlocksOf(int64_t b, IndexRange queries) const;
@@ -93,6 +99,9 @@ class CpuPlan final : public Plan {
   Run RunOf(const Wave& wave, int64_t task_in_wave, const TaskGrid::Task& task) const;
   // Steps of the column pass from the first of a run's tasks to the last: each is a step behind the one before it.
   int64_t StepsOf(const Run& run) const;
+
+  const WaveTable& row_waves() const { return row_waves_; }
+  const WaveTable& column_waves() const { return column_waves_; }
 
  private:
   CpuPlan(const Computation& computation, const Limits& limits);

@@ -24,13 +24,13 @@ class RowTask {
         schedule_(plan_.schedule()),
         problem_(plan_.problem()),
         in_(context.operands),
-        task_(plan_.row_grid().At(context.slice.work.wave->first_task + task_in_wave)),
+        task_(plan_.row_grid().At(context.slice.work.wave.first_task + task_in_wave)),
         mask_(problem_.mask(task_.b)),
         scratch_carver_(context.workspace + plan_.map().scratch +
                         plan_.map().scratch_stride * static_cast<size_t>(thread)),
         scratch_(scratch_carver_, plan_),
         sums_(scratch_.sums) {
-    if (context.slice.work.wave->split()) {
+    if (context.slice.work.wave.split()) {
       Carver carver(context.workspace + plan_.map().sums + plan_.map().sums_stride * static_cast<size_t>(task_in_wave));
       sums_ = RowSums<Real>(carver, plan_);
     }
@@ -41,10 +41,10 @@ class RowTask {
 
   absl::Status Run() {
     const WaveTable::Slice& work = context_.slice.work;
-    if (work.first) ClearSums();
+    if (work.first()) ClearSums();
     if (schedule_.row_tiles) {
       const IndexRange blocks = plan_.KeyBlocksOf(task_.b, task_.rows);
-      const IndexRange steps = {work.steps.begin, std::min(work.steps.end, blocks.size())};
+      const IndexRange steps = {context_.slice.steps.begin, std::min(context_.slice.steps.end, blocks.size())};
       if (!steps.empty()) {
         LoadL();
         q_ = Load(in_.q, QueryBlock(0), scratch_.q);
@@ -53,7 +53,7 @@ class RowTask {
         VisitTile(plan_.column_grid().Rows(task_.b, blocks.begin + step));
       }
     }
-    if (work.last) Finish();
+    if (work.last()) Finish();
     return products_.status();
   }
 

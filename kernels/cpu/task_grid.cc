@@ -5,25 +5,27 @@
 namespace flashbob::cpu {
 
 TaskGrid::TaskGrid(const AttentionProblem& problem, Side side, int64_t block_rows)
-    : block_rows_(block_rows), heads_(side == Side::kQuery ? problem.heads() : problem.kv_heads()) {
+    : block_rows_(block_rows),
+      heads_(side == Side::kQuery ? problem.heads() : problem.kv_heads()),
+      sequences_(problem.batch()) {
   if (problem.layout() != Layout::kTHD) {
     if (problem.batch() == 0) return;
     length_ = side == Side::kQuery ? problem.query_len(0) : problem.key_len(0);
-    size_ = problem.batch() * heads_ * Blocks(0);
+    size_ = problem.batch() * Tasks(0);
     return;
   }
   starts_ = side == Side::kQuery ? problem.options().cu_seqlens_q : problem.options().cu_seqlens_k;
   first_task_.reserve(static_cast<size_t>(problem.batch()));
   for (int64_t b = 0; b < problem.batch(); ++b) {
     first_task_.push_back(size_);
-    size_ += heads_ * Blocks(b);
+    size_ += Tasks(b);
   }
 }
 
 TaskGrid::Task TaskGrid::At(int64_t task) const {
   Task located;
   if (starts_.empty()) {
-    const int64_t per_sequence = heads_ * Blocks(0);
+    const int64_t per_sequence = Tasks(0);
     located.b = task / per_sequence;
     task -= located.b * per_sequence;
   } else {
@@ -35,20 +37,6 @@ TaskGrid::Task TaskGrid::At(int64_t task) const {
   located.head = task % heads_;
   located.rows = Rows(located.b, located.block);
   return located;
-}
-
-TaskGrid::Task TaskGrid::Next(const Task& task) const {
-  Task next = task;
-  if (++next.head == heads_) {
-    next.head = 0;
-    if (++next.block == Blocks(next.b)) {
-      next.block = 0;
-      do ++next.b;
-      while (Blocks(next.b) == 0);
-    }
-  }
-  next.rows = Rows(next.b, next.block);
-  return next;
 }
 
 IndexRange TaskGrid::Rows(int64_t b, int64_t block) const {

@@ -29,21 +29,23 @@ class TaskGrid {
   int64_t size() const { return size_; }
   int64_t block_rows() const { return block_rows_; }
   Task At(int64_t task) const;
-  // The task after this one; the last one has none.
-  Task Next(const Task& task) const;
 
+  bool packed() const { return !starts_.empty(); }
+  int64_t sequences() const { return sequences_; }
   int64_t heads() const { return heads_; }
+  int64_t Length(int64_t b) const { return starts_.empty() ? length_ : starts_[b + 1] - starts_[b]; }
   // Blocks of a head of sequence b.
   int64_t Blocks(int64_t b) const { return (Length(b) + block_rows_ - 1) / block_rows_; }
+  // Of all heads of sequence b.
+  int64_t Tasks(int64_t b) const { return heads_ * Blocks(b); }
   IndexRange Rows(int64_t b, int64_t block) const;
   // The blocks that hold any of these rows.
   IndexRange BlocksOf(IndexRange rows) const;
 
  private:
-  int64_t Length(int64_t b) const { return starts_.empty() ? length_ : starts_[b + 1] - starts_[b]; }
-
   int64_t block_rows_;
   int64_t heads_;
+  int64_t sequences_;
   int64_t length_ = 0;               // of every sequence, in the batched layouts
   std::vector<int64_t> starts_;      // packed: cu_seqlens of this side
   std::vector<int64_t> first_task_;  // packed: of each sequence

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <vector>
@@ -49,6 +50,23 @@ std::vector<CaseSpec> Problems() {
   packed.options.cu_seqlens_k = {0, 5, 5, 1000, 1000, 1100};
   packed.options.probes = 19;
   problems.push_back(packed);
+  // Sequences that share waves: short ones, and few tasks each.
+  CaseSpec short_packed = DoubleBackward(3, 0, 8);
+  short_packed.options.layout = Layout::kTHD;
+  for (int64_t b = 0; b <= 500; ++b) {
+    short_packed.options.cu_seqlens_q.push_back(b * (b % 7));
+    short_packed.options.cu_seqlens_k.push_back(b * (b % 7));
+  }
+  std::sort(short_packed.options.cu_seqlens_q.begin(), short_packed.options.cu_seqlens_q.end());
+  std::sort(short_packed.options.cu_seqlens_k.begin(), short_packed.options.cu_seqlens_k.end());
+  short_packed.options.window_right = 0;
+  problems.push_back(short_packed);
+  for (int64_t length : {1, 500, 3000}) {
+    CaseSpec batched = DoubleBackward(3, length, 8);
+    batched.batch = 9;
+    batched.options.window_right = 0;
+    problems.push_back(batched);
+  }
   CaseSpec jvp = grouped;
   jvp.operation = Operation::kJvp;
   jvp.optional_inputs = {kTq, kTk, kTv, kDo, kTdo, kO, kLse};
@@ -71,12 +89,12 @@ TEST(CpuPlanTest, SlicesOfAWaveCoverItsStepsOnceInOrder) {
         for (int i = 0; i < plan->num_slices(); ++i) {
           const CpuPlan::Slice slice = plan->At(i);
           int64_t& task = due[{slice.pass, slice.probes.begin}];
-          ASSERT_EQ(slice.work.wave->first_task, task);
-          ASSERT_EQ(slice.work.steps.begin, slice.work.first ? 0 : step);
-          step = slice.work.steps.end;
-          if (!slice.work.last) continue;
-          ASSERT_EQ(step, slice.work.wave->steps);
-          task += slice.work.wave->tasks;
+          ASSERT_EQ(slice.work.wave.first_task, task);
+          ASSERT_EQ(slice.steps.begin, slice.work.first() ? 0 : step);
+          step = slice.steps.end;
+          if (!slice.work.last()) continue;
+          ASSERT_GE(step, plan->StepsOf(slice.pass, slice.work.wave));
+          task += slice.work.wave.tasks;
         }
         for (const auto& [pass, tasks] : due) {
           const TaskGrid& grid = pass.first == CpuPlan::Pass::kRows ? plan->row_grid() : plan->column_grid();
@@ -97,11 +115,8 @@ TEST(CpuPlanTest, TasksAreEveryBlockOfEveryHeadOnce) {
     for (const TaskGrid* grid : {&plan->row_grid(), &plan->column_grid()}) {
       const bool queries = grid == &plan->row_grid();
       std::map<std::pair<int64_t, int64_t>, int64_t> rows;  // of each sequence and head, met so far
-      TaskGrid::Task walked;
       for (int64_t i = 0; i < grid->size(); ++i) {
         const TaskGrid::Task task = grid->At(i);
-        walked = i == 0 ? task : grid->Next(walked);
-        ASSERT_EQ(std::tuple(walked.b, walked.head, walked.block), std::tuple(task.b, task.head, task.block));
         int64_t& met = rows[{task.b, task.head}];
         ASSERT_EQ(task.rows.begin, met);
         ASSERT_FALSE(task.rows.empty());
@@ -154,6 +169,62 @@ TEST(CpuPlanTest, AMillionQueriesArePlannedByArithmetic) {
   EXPECT_LT(plan->workspace_bytes(), (int64_t{1} << 20) * 16 + (int64_t{1} << 26));
 }
 
+CaseSpec ManyShortSequences(int64_t sequences, int64_t heads) {
+  CaseSpec spec = DoubleBackward(heads, 0, 4);
+  spec.options.layout = Layout::kTHD;
+  for (int64_t b = 0; b <= sequences; ++b) {
+    spec.options.cu_seqlens_q.push_back(b);
+    spec.options.cu_seqlens_k.push_back(b);
+  }
+  return spec;
+}
+
+TEST(CpuPlanTest, PlanningCostsNoMoreForMoreTasks) {
+  CaseSpec batch = DoubleBackward(1, 1, 1);
+  batch.batch = 200'000'000;
+  batch.dtype = DType::kBFloat16;
+  CaseSpec heads = DoubleBackward(200'000'000, 1, 1);
+  CaseSpec rows = DoubleBackward(1, 1'000'000'000, 1);
+  rows.key_len = 1;
+  CaseSpec band = DoubleBackward(1, 200'000'000, 1);
+  band.options.window_left = band.options.window_right = 3;
+  CaseSpec most = DoubleBackward(1, 1, 1);
+  most.operation = Operation::kForward;
+  most.optional_inputs = {};
+  most.batch = int64_t{1} << 40;
+  for (const CaseSpec& spec : {batch, heads, rows, band, most}) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto plan = MakePlan(spec, {2, 3e9, kMuchMemory});
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_LE((*plan)->row_waves().stretches(), 64);
+    EXPECT_LE((*plan)->column_waves().stretches(), 64);
+  }
+  const auto packed = MakePlan(ManyShortSequences(65536, 64), {2, 3e9, kMuchMemory}).value();
+  EXPECT_LE(packed->row_waves().stretches(), 65536);
+}
+
+TEST(CpuPlanTest, SlicesOfManyTinyTasksAreBounded) {
+  CaseSpec batch = DoubleBackward(1, 1, 1);
+  batch.batch = 1'000'000;
+  CaseSpec rows = DoubleBackward(1, 10'000'000, 1);
+  rows.operation = Operation::kForward;
+  rows.optional_inputs = {};
+  rows.key_len = 1;
+  // 15 ms of two threads, at a microsecond a task and 50 ns a row.
+  constexpr double kThreadFlopsPerSecond = 1e11;
+  const CpuPlan::Limits limits = {2, 2 * 0.015 * kThreadFlopsPerSecond, kMuchMemory, kThreadFlopsPerSecond};
+  for (const CaseSpec& spec : {batch, rows, ManyShortSequences(60'000, 64)}) {
+    const auto plan = MakePlan(spec, limits).value();
+    for (int i = 0; i < plan->num_slices(); ++i) {
+      const CpuPlan::Slice slice = plan->At(i);
+      const TaskGrid& grid = slice.pass == CpuPlan::Pass::kRows ? plan->row_grid() : plan->column_grid();
+      ASSERT_LE(slice.work.wave.tasks, 30'000);
+      ASSERT_LE(slice.work.wave.tasks * grid.At(slice.work.wave.first_task).rows.size(), 600'000);
+    }
+  }
+}
+
 TEST(CpuPlanTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   const absl::Status huge = MakePlan(DoubleBackward(1, int64_t{1} << 40, 64), {2, 3e9, int64_t{1} << 35}).status();
   EXPECT_EQ(huge.code(), absl::StatusCode::kResourceExhausted);
@@ -168,7 +239,12 @@ TEST(CpuPlanTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
 
   // It fits, but would not end: more slices than an int counts.
   EXPECT_EQ(MakePlan(DoubleBackward(1, int64_t{1} << 28, 1), {2, 1e6, kMuchMemory}).status().code(),
-            absl::StatusCode::kResourceExhausted);
+            absl::StatusCode::kFailedPrecondition);
+  CaseSpec countless = DoubleBackward(1, int64_t{1} << 24, 1);
+  countless.batch = int64_t{1} << 20;
+  const absl::Status many = MakePlan(countless, {2, 1, int64_t{1} << 62}).status();
+  EXPECT_EQ(many.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(many.message().find("at most 2147483647 slices"), std::string::npos) << many;
 }
 
 TEST(CpuPlanTest, EmptyProblemsHaveNothingToDo) {
