@@ -108,18 +108,29 @@ class ColumnTask {
   // before it, so that where a wave is cut across, none has to wait at the start of a slice.
   void VisitTiles(IndexRange steps) {
     const IndexRange blocks = run_.query_blocks;
+    const IndexRange own = plan_.QueryBlocksOf(task_.b, task_.rows);
     const int64_t behind = task_.block - run_.key_blocks.begin;
     const int64_t first = std::max<int64_t>(steps.begin - behind, 0);
     const int64_t last = std::min(steps.end - behind, problem_.group() * blocks.size());
-    if (first >= last) return;
+    if (first >= last || own.empty()) return;
     k_ = Load(in_.k, KeyBlock(0), scratch_.k);
     if (schedule_.need_z || (schedule_.need_w && schedule_.tdo)) v_ = Load(in_.v, KeyBlock(0), scratch_.v);
-    for (int64_t step = first; step < last; ++step) {
+    int64_t step = first;
+    const auto advance = [&](int64_t steps_done) {
+      step += steps_done;
+      own_progress_->steps.store(step, std::memory_order_release);
+    };
+    while (step < last) {
       const int64_t head = task_.head * problem_.group() + step / blocks.size();
       const int64_t block = blocks.begin + step % blocks.size();
+      // Under a narrow band most of the run's blocks see none of these keys, and are passed by at once.
+      if (block < own.begin || block >= own.end) {
+        advance(block < own.begin ? own.begin - block : blocks.end - block);
+        continue;
+      }
       const IndexRange queries = plan_.row_grid().Rows(task_.b, block);
       if (mask_.Cover(queries, task_.rows) != Coverage::kNone) VisitTile(head, queries, step);
-      own_progress_->steps.store(step + 1, std::memory_order_release);
+      advance(1);
     }
   }
 
