@@ -81,7 +81,8 @@ class Engine {
 
   virtual const DeviceInfo& device() const = 0;
 
-  // The plan of a computation. UNIMPLEMENTED, naming the nearest that is served, where this engine cannot serve it.
+  // The plan of a computation. UNIMPLEMENTED, naming the nearest that is served, where this engine cannot serve it;
+  // FAILED_PRECONDITION or RESOURCE_EXHAUSTED, with the numbers, where it is larger than this engine can ever do.
   virtual absl::StatusOr<std::unique_ptr<const Plan>> MakePlan(const Computation& computation) const = 0;
 
   // Starts a slice. `workspace` has plan.workspace_bytes() bytes, contents undefined before slice 0.

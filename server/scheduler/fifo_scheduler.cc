@@ -85,7 +85,9 @@ absl::StatusOr<Submitted> FifoScheduler::Submit(Submission submission) {
                  {{"needed_bytes", tensor_bytes}, {"limit_bytes", pool_.limit_bytes()}});
   }
   absl::StatusOr<std::unique_ptr<const Plan>> plan = engine_.MakePlan(computation);
-  if (absl::IsResourceExhausted(plan.status())) return Error(Reason::kTooLarge, std::string(plan.status().message()));
+  if (absl::IsResourceExhausted(plan.status()) || absl::IsFailedPrecondition(plan.status())) {
+    return Error(Reason::kTooLarge, std::string(plan.status().message()));
+  }
   if (!plan.ok()) return AsSpecError(plan.status());
   FLASHBOB_RETURN_IF_ERROR(CheckSize(computation, **plan));
 
