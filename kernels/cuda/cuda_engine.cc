@@ -1,0 +1,265 @@
+#include "kernels/cuda/cuda_engine.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/cuda/cuda_plan.h"
+#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/device_traits.h"
+
+namespace flashbob {
+namespace {
+
+using cuda::ToStatus;
+
+constexpr int kOldestMajor = 8;
+
+// Makes a device current for a scope: which device is current belongs to the thread, and threads are the caller's.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) {
+    status_ = ToStatus(cudaGetDevice(&previous_), "asking for the current device");
+    if (status_.ok() && previous_ != device) {
+      status_ = ToStatus(cudaSetDevice(device), "making a device current");
+      switched_ = status_.ok();
+    }
+  }
+  ~CurrentDevice() {
+    if (switched_) cudaSetDevice(previous_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  absl::Status status_;
+  int previous_ = 0;
+  bool switched_ = false;
+};
+
+class CudaStream : public Stream {
+ public:
+  CudaStream(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+  ~CudaStream() override {
+    const CurrentDevice current(device_);
+    cudaStreamDestroy(stream_);
+  }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  absl::Status Synchronize() override {
+    const CurrentDevice current(device_);
+    FLASHBOB_RETURN_IF_ERROR(current.status());
+    return ToStatus(cudaStreamSynchronize(stream_), absl::StrCat("waiting for cuda:", device_));
+  }
+
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  int device_;
+  cudaStream_t stream_;
+};
+
+class CudaEngine : public Engine {
+ public:
+  CudaEngine(int device, DeviceInfo info, cuda::DeviceTraits traits, cudaMemPool_t pool, cudaStream_t memory_stream,
+             const CudaEngineOptions& options)
+      : device_(device),
+        info_(std::move(info)),
+        traits_(traits),
+        pool_(pool),
+        memory_stream_(memory_stream),
+        options_(options) {}
+  ~CudaEngine() override {
+    const CurrentDevice current(device_);
+    cudaStreamDestroy(memory_stream_);
+    cudaMemPoolDestroy(pool_);
+  }
+
+  const DeviceInfo& device() const override { return info_; }
+
+  absl::StatusOr<std::unique_ptr<const Plan>> MakePlan(const Computation& computation) const override {
+    const CurrentDevice current(device_);
+    FLASHBOB_RETURN_IF_ERROR(current.status());
+    return cuda::CudaPlan::Create(computation, traits_, options_.slice_seconds);
+  }
+
+  absl::Status Launch(const Plan& plan, int slice, const TensorPointers& tensors, void* workspace,
+                      Stream& stream) override {
+    const auto* cuda_plan = dynamic_cast<const cuda::CudaPlan*>(&plan);
+    const auto* cuda_stream = dynamic_cast<const CudaStream*>(&stream);
+    if (cuda_plan == nullptr || cuda_stream == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(info_.name, " was given a plan or stream of another engine"));
+    }
+    if (slice < 0 || slice >= plan.num_slices()) {
+      return absl::InvalidArgumentError(absl::StrCat("slice ", slice, " of a plan of ", plan.num_slices()));
+    }
+    const CurrentDevice current(device_);
+    FLASHBOB_RETURN_IF_ERROR(current.status());
+    return cuda_plan->Launch(slice, tensors, workspace, cuda_stream->get());
+  }
+
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
+    const CurrentDevice current(device_);
+    FLASHBOB_RETURN_IF_ERROR(current.status());
+    cudaStream_t stream = nullptr;
+    FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"));
+    return std::make_unique<CudaStream>(device_, stream);
+  }
+
+  bool unified_memory() const override { return false; }
+
+  // Stream ordered on a stream that does nothing else, so that allocation waits for no kernel.
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    const CurrentDevice current(device_);
+    FLASHBOB_RETURN_IF_ERROR(current.status());
+    void* pointer = nullptr;
+    cudaError_t error = cudaMallocFromPoolAsync(&pointer, bytes, pool_, memory_stream_);
+    if (error == cudaErrorMemoryAllocation) {
+      // What the pool keeps may be in pieces that fit nobody: give it back and ask once more.
+      cudaGetLastError();
+      cudaStreamSynchronize(memory_stream_);
+      cudaMemPoolTrimTo(pool_, 0);
+      error = cudaMallocFromPoolAsync(&pointer, bytes, pool_, memory_stream_);
+    }
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      size_t free_bytes = 0;
+      size_t all_bytes = 0;
+      cudaMemGetInfo(&free_bytes, &all_bytes);
+      return absl::ResourceExhaustedError(
+          absl::StrCat(info_.name, " cannot allocate ", bytes, " bytes; ", free_bytes, " of ", all_bytes, " are free"));
+    }
+    FLASHBOB_RETURN_IF_ERROR(ToStatus(error, absl::StrCat("allocating ", bytes, " bytes on ", info_.name)));
+    FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(memory_stream_), "allocating"));
+    return pointer;
+  }
+
+  void Free(void* pointer) override {
+    if (pointer == nullptr) return;
+    const CurrentDevice current(device_);
+    cudaFreeAsync(pointer, memory_stream_);
+  }
+
+  absl::StatusOr<void*> AllocateHost(size_t bytes) override {
+    const CurrentDevice current(device_);
+    FLASHBOB_RETURN_IF_ERROR(current.status());
+    void* pointer = nullptr;
+    const cudaError_t error = cudaHostAlloc(&pointer, bytes, cudaHostAllocPortable);
+    if (error != cudaSuccess) cudaGetLastError();
+    FLASHBOB_RETURN_IF_ERROR(ToStatus(error, absl::StrCat("allocating ", bytes, " bytes of page-locked memory")));
+    return pointer;
+  }
+
+  void FreeHost(void* pointer) override {
+    if (pointer != nullptr) cudaFreeHost(pointer);
+  }
+
+  absl::Status CopyToDevice(void* device, const void* host, size_t bytes, Stream& stream) override {
+    return Copy(device, host, bytes, cudaMemcpyHostToDevice, stream);
+  }
+
+  absl::Status CopyToHost(void* host, const void* device, size_t bytes, Stream& stream) override {
+    return Copy(host, device, bytes, cudaMemcpyDeviceToHost, stream);
+  }
+
+ private:
+  absl::Status Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Stream& stream) {
+    const auto* cuda_stream = dynamic_cast<const CudaStream*>(&stream);
+    if (cuda_stream == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(info_.name, " was given a stream of another engine"));
+    }
+    const CurrentDevice current(device_);
+    FLASHBOB_RETURN_IF_ERROR(current.status());
+    return ToStatus(cudaMemcpyAsync(to, from, bytes, kind, cuda_stream->get()),
+                    absl::StrCat("copying ", bytes, " bytes"));
+  }
+
+  int device_;
+  DeviceInfo info_;
+  cuda::DeviceTraits traits_;
+  cudaMemPool_t pool_;
+  cudaStream_t memory_stream_;
+  CudaEngineOptions options_;
+};
+
+absl::StatusOr<int> DeviceCount() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return count;
+  cudaGetLastError();
+  return ToStatus(error, "looking for GPUs");
+}
+
+}  // namespace
+
+std::vector<int> CudaDevices() {
+  const absl::StatusOr<int> count = DeviceCount();
+  std::vector<int> devices;
+  for (int device = 0; count.ok() && device < *count; ++device) {
+    int major = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+        major >= kOldestMajor) {
+      devices.push_back(device);
+    }
+  }
+  return devices;
+}
+
+std::string WhyNoCudaDevices() {
+  const absl::StatusOr<int> count = DeviceCount();
+  if (!count.ok()) return std::string(count.status().message());
+  if (*count == 0) return "no GPU is visible";
+  if (CudaDevices().empty()) return absl::StrCat("none of ", *count, " GPUs has compute capability 8.0 or higher");
+  return "";
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int device, const CudaEngineOptions& options) {
+  const absl::StatusOr<int> count = DeviceCount();
+  if (!count.ok() || device < 0 || device >= *count) {
+    return absl::NotFoundError(count.ok() ? absl::StrCat("no GPU ", device, "; this process sees ", *count)
+                                          : std::string(count.status().message()));
+  }
+  cudaDeviceProp properties;
+  FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, device), "reading a GPU's properties"));
+  if (properties.major < kOldestMajor) {
+    return absl::UnimplementedError(absl::StrCat("GPU ", device, ", ", properties.name, ", has compute capability ",
+                                                 properties.major, ".", properties.minor, "; the oldest served is ",
+                                                 kOldestMajor, ".0"));
+  }
+  const CurrentDevice current(device);
+  FLASHBOB_RETURN_IF_ERROR(current.status());
+
+  cudaMemPoolProps pool_properties = {};
+  pool_properties.allocType = cudaMemAllocationTypePinned;
+  pool_properties.location.type = cudaMemLocationTypeDevice;
+  pool_properties.location.id = device;
+  cudaMemPool_t pool = nullptr;
+  FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaMemPoolCreate(&pool, &pool_properties), "creating a memory pool"));
+  // Keep what was freed: giving it back to the driver would cost milliseconds a request.
+  uint64_t keep = UINT64_MAX;
+  FLASHBOB_RETURN_IF_ERROR(
+      ToStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "setting up a memory pool"));
+  cudaStream_t memory_stream = nullptr;
+  FLASHBOB_RETURN_IF_ERROR(
+      ToStatus(cudaStreamCreateWithFlags(&memory_stream, cudaStreamNonBlocking), "creating a stream"));
+
+  DeviceInfo info;
+  info.name = absl::StrCat("cuda:", device);
+  info.model = properties.name;
+  info.compute_units = properties.multiProcessorCount;
+  info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  // What the tensor core kernels sustain on one multiprocessor of an H200, for estimates before anything ran.
+  constexpr double kFlopsPerMultiprocessor = 2.0e12;
+  info.flops_per_second = kFlopsPerMultiprocessor * properties.multiProcessorCount;
+  FLASHBOB_ASSIGN_OR_RETURN(cuda::DeviceTraits traits, cuda::ReadDeviceTraits(device));
+  traits.shared_bytes_per_block = std::min(traits.shared_bytes_per_block, options.max_shared_bytes);
+  return std::make_unique<CudaEngine>(device, std::move(info), traits, pool, memory_stream, options);
+}
+
+}  // namespace flashbob

@@ -1,0 +1,36 @@
+// The CUDA engine: attention's derivatives on one NVIDIA GPU (compute capability 8.0 or higher).
+//
+// This header needs no CUDA and always links: a build without nvcc sees no device. Engines own their memory pool;
+// streams and memory of an engine must be given back before the engine goes.
+#ifndef FLASHBOB_KERNELS_CUDA_CUDA_ENGINE_H_
+#define FLASHBOB_KERNELS_CUDA_CUDA_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/engine.h"
+
+namespace flashbob {
+
+// The GPUs that this process sees and this engine can serve, by CUDA's numbers. Empty where there is no GPU or no
+// driver: that is a machine without GPUs, not an error.
+std::vector<int> CudaDevices();
+
+// Why CudaDevices() is empty, in words; "" where it is not.
+std::string WhyNoCudaDevices();
+
+struct CudaEngineOptions {
+  double slice_seconds = 0.020;  // how long one slice of a plan may keep the device, by its kernels' estimated rates
+  size_t max_shared_bytes = SIZE_MAX;  // of a block: less than the device has chooses the kernels of smaller devices
+};
+
+// The engine of GPU `device`. NOT_FOUND where there is none of that number, UNIMPLEMENTED where it is too old.
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int device, const CudaEngineOptions& options = {});
+
+}  // namespace flashbob
+
+#endif  // FLASHBOB_KERNELS_CUDA_CUDA_ENGINE_H_

@@ -1,0 +1,574 @@
+// Column pass on tensor cores: backward (5 products), pass 2 of BoB (10) and the tangents of the gradients (12).
+//
+//     dP = dO V^T          H = dO tV^T + tdO V^T
+//     Z = P . (dP - D)     X = P . (G - c)      Y = Z . (G - c) + P . (H - r)
+//     gV = X^T dO + P^T tdO      gK = tau (Y^T Q + Z^T tQ)      gQ = tau (Y K + Z tK)
+//
+// Terms says which of tQ, tK, tV, tdO there are; without tQ and tK there is no G, dP, X and Z. Backward is the case of
+// tdO := dO alone, with r = D: H = dO V^T, Y = P . (H - D), gV = P^T dO, gK = tau Y^T Q, gQ = tau Y K.
+//
+// A CTA owns kKeys keys of one kv head and streams tiles of kQueries queries of every head that shares it; a warp has
+// 16 kTilesM keys. Scores are transposed (rows = keys), so that X, Y, Z, packed to 16 bits, are left operands of gV and
+// gK (16 kTilesM x D a warp, registers) as they are. Y and Z also go to shared memory, [key][query], for gQ: a warp
+// computes pieces of Y K + Z tK over all keys of the CTA and adds them to the fp32 sum in global memory, which lies in
+// the order of fragments (FragmentSums).
+// Where gV and gK of 32 keys do not fit a warp (D = 128), kSplit warps share 16 kTilesM keys: each takes its part of
+// the queries for the scores and its part of the columns for gV and gK, and X passes through shared memory too. Per
+// tile: scores, gV and gK, gQ; the next tile of queries arrives meanwhile, in a second buffer (kStages = 2) or, once gV
+// and gK are done with the first, under the products of gQ. README.md has the table of tile sizes, shared memory and
+// registers.
+//
+// fp16: P, X, Y and Z are multiplied by 2^power_shift (P is about 1/N, below fp16's normal range in long rows).
+#ifndef FLASHBOB_KERNELS_CUDA_MMA_COLUMNS_CUH_
+#define FLASHBOB_KERNELS_CUDA_MMA_COLUMNS_CUH_
+
+#include <type_traits>
+
+#include "kernels/cuda/mma/common.cuh"
+#include "kernels/cuda/turn.cuh"
+
+namespace flashbob::cuda::mma {
+
+// Which terms a column kernel computes.
+template <bool kHasTq, bool kHasTk, bool kHasTv, bool kHasTdo>
+struct Terms {
+  static constexpr bool kTq = kHasTq;
+  static constexpr bool kTk = kHasTk;
+  static constexpr bool kTv = kHasTv;
+  static constexpr bool kTdo = kHasTdo;
+  static constexpr bool kG = kTq || kTk;
+  static constexpr bool kV = kG || kTdo;  // whether V is needed
+  static constexpr bool kDo = kG || kTv;  // whether dO is needed
+};
+using FirstOrder = Terms<false, false, false, true>;
+using SecondOrder = Terms<true, true, true, false>;
+using TangentOrder = Terms<true, true, true, true>;
+
+// Tile sizes: kWarps warps, kSplit of them on the same 16 kTilesM keys; tiles of kQueries queries in kStages buffers;
+// pieces of gQ of kPieceM x kPieceN.
+template <int kWarpCount, int kMTiles, int kSplitCount, int kQueryCount, int kStageCount, int kPieceRows,
+          int kPieceColumns, int kCtas>
+struct ColumnTiles {
+  static constexpr int kWarps = kWarpCount;
+  static constexpr int kTilesM = kMTiles;
+  static constexpr int kSplit = kSplitCount;
+  static constexpr int kStages = kStageCount;
+  static constexpr int kQueries = kQueryCount;
+  static constexpr int kPieceM = kPieceRows;
+  static constexpr int kPieceN = kPieceColumns;
+  static constexpr int kCtasPerSm = kCtas;
+};
+
+template <typename Element, int kHeadDim, typename TermSet, typename Tiles>
+struct ColumnsConfig : Tiles {
+  using T = Element;
+  using Term = TermSet;
+  static constexpr int kDim = kHeadDim;
+  static constexpr int kThreads = 32 * Tiles::kWarps;
+  static constexpr int kKeys = 16 * Tiles::kTilesM * Tiles::kWarps / Tiles::kSplit;
+  static constexpr int kPitch = kDim + kPadding;
+  static constexpr int kScorePitch = Tiles::kQueries + kPadding;
+  static constexpr uint32_t kKeyBytes = kKeys * kPitch * 2;
+  static constexpr uint32_t kQueryBytes = Tiles::kQueries * kPitch * 2;
+  static constexpr uint32_t kScoreBytes = kKeys * kScorePitch * 2;
+  static constexpr bool kSharedX = Tiles::kSplit > 1;  // X and P pass through shared memory
+  // Shared memory: keys; scores; then a stage, once or twice: queries and their scalars (lse, d, c, r: kQueries each).
+  static constexpr uint32_t kK = 0;
+  static constexpr uint32_t kV = kK + kKeyBytes;
+  static constexpr uint32_t kTk = kV + (Term::kV ? kKeyBytes : 0);
+  static constexpr uint32_t kTv = kTk + (Term::kTk ? kKeyBytes : 0);
+  static constexpr uint32_t kY = kTv + (Term::kTv ? kKeyBytes : 0);
+  static constexpr uint32_t kZ = kY + kScoreBytes;
+  static constexpr uint32_t kX = kZ + (Term::kTk || (kSharedX && Term::kTq) ? kScoreBytes : 0);
+  static constexpr uint32_t kP = kX + (kSharedX && Term::kG ? kScoreBytes : 0);
+  static constexpr uint32_t kQ = kP + (kSharedX && Term::kTdo ? kScoreBytes : 0);
+  static constexpr uint32_t kDo = kQ + kQueryBytes;
+  static constexpr uint32_t kTq = kDo + (Term::kDo ? kQueryBytes : 0);
+  static constexpr uint32_t kTdo = kTq + (Term::kTq ? kQueryBytes : 0);
+  static constexpr uint32_t kScalars = kTdo + (Term::kTdo ? kQueryBytes : 0);
+  static constexpr uint32_t kStageBytes = kScalars + 4 * Tiles::kQueries * sizeof(float) - kQ;
+  static constexpr size_t kSharedBytes = kQ + Tiles::kStages * kStageBytes;
+  static constexpr size_t kStateBytes =
+      static_cast<size_t>(kThreads) * Tiles::kTilesM * kDim / Tiles::kSplit * sizeof(float);
+};
+
+// The sizes that are built, as measured on an H200. `Compact` ones fit the 99 KB of shared memory of an 8.6 or 8.9.
+template <int kDim>
+using FirstOrderTiles =
+    std::conditional_t<kDim <= 64, ColumnTiles<4, 2, 1, 32, 1, 32, 16, 2>, ColumnTiles<8, 2, 2, 64, 2, 32, 32, 1>>;
+template <int kDim>
+using SecondOrderTiles =
+    std::conditional_t<kDim <= 64, ColumnTiles<8, 2, 2, 64, 1, 32, 16, 1>, ColumnTiles<8, 1, 1, 32, 1, 32, 16, 1>>;
+using CompactFirstOrderTiles = ColumnTiles<4, 1, 1, 32, 1, 32, 32, 1>;  // D = 128; D = 64 is compact as it is
+template <int kDim>
+using CompactTiles =
+    std::conditional_t<kDim <= 64, ColumnTiles<4, 1, 1, 32, 1, 32, 16, 1>, ColumnTiles<4, 1, 1, 16, 1, 16, 32, 1>>;
+
+// The walk of a column item over the query tiles of the heads of its group, in the order in which this CTA takes them.
+// Steps are numbered as ColumnWalk does. CTAs that start at the same tile add to the same rows of gQ at the same time:
+// where the walk has no gaps, each starts `offset` steps on and comes round.
+template <int kQueries>
+class ColumnCursor {
+ public:
+  int32_t head = 0;
+  int32_t query0 = 0;
+
+  __device__ ColumnCursor(const Segment& segment, const TileRange& tiles, int32_t tiles_per_head, int32_t first_head,
+                          int32_t group, int32_t offset)
+      : begin_(static_cast<int32_t>(segment.begin)),
+        end_(static_cast<int32_t>(segment.end)),
+        left_(end_ - begin_),
+        tiles_begin_(static_cast<int32_t>(tiles.begin)),
+        tiles_end_(static_cast<int32_t>(tiles.end)),
+        tiles_per_head_(tiles_per_head),
+        first_head_(first_head) {
+    const bool gaps = group > 1 && tiles_end_ - tiles_begin_ < tiles_per_head;
+    if (left_ > 0) Seek(begin_ + (gaps ? 0 : offset % left_));
+  }
+  __device__ bool done() const { return left_ <= 0; }
+  __device__ void Next() {
+    --left_;
+    ++step_;
+    query0 += kQueries;
+    if (step_ == end_) {
+      if (left_ > 0) Seek(begin_);
+    } else if (query0 == tiles_end_ * kQueries) {
+      Seek(step_);
+    }
+  }
+
+ private:
+  // Goes to `step`, or to the next one that is a tile.
+  __device__ void Seek(int32_t step) {
+    int32_t in_group = step / tiles_per_head_;
+    int32_t tile = step - in_group * tiles_per_head_;
+    if (tile >= tiles_end_) {
+      ++in_group;
+      tile = tiles_begin_;
+    } else if (tile < tiles_begin_) {
+      tile = tiles_begin_;
+    }
+    step_ = in_group * tiles_per_head_ + tile;
+    left_ -= step_ - step;
+    head = first_head_ + in_group;
+    query0 = tile * kQueries;
+  }
+
+  int32_t begin_;
+  int32_t end_;
+  int32_t left_;  // steps to go
+  int32_t tiles_begin_;
+  int32_t tiles_end_;
+  int32_t tiles_per_head_;
+  int32_t first_head_;
+  int32_t step_ = 0;
+};
+
+template <typename Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(__grid_constant__ const PassArgs args) {
+  using T = typename Config::T;
+  using Term = typename Config::Term;
+  constexpr int kDim = Config::kDim;
+  constexpr int kThreads = Config::kThreads;
+  constexpr int kM = Config::kTilesM;
+  constexpr int kQueries = Config::kQueries;
+  constexpr int kPitch = Config::kPitch;
+  constexpr int kScorePitch = Config::kScorePitch;
+  constexpr int kTiles = kQueries / Config::kSplit / 8;    // fragments across a warp's scores
+  constexpr int kColumnTiles = kDim / Config::kSplit / 8;  // and across its gV and gK
+  extern __shared__ __align__(16) unsigned char shared[];
+  const uint32_t base = tile::SharedAddress(shared);
+
+  int64_t slot;
+  const Item item = ItemAt<Side::kKey>(args, TakeItem(args, &slot), Config::kKeys);
+  const BandMask& mask = item.sequence.mask;
+  const int32_t batch = item.sequence.index;
+  const auto query_len = static_cast<int32_t>(mask.query_len);
+  const auto key_len = static_cast<int32_t>(mask.key_len);
+  const int32_t tiles_per_head = (query_len + kQueries - 1) / kQueries;
+  const int32_t group = args.heads / args.kv_heads;
+  const TileRange tiles = QueryTiles(mask, item.block, Config::kKeys, kQueries);
+  const Segment segment = SegmentOf(args, ColumnWalk(tiles, tiles_per_head, group));
+  if (!segment.active) return;
+  const int32_t key0 = item.block * Config::kKeys;
+  const Lane lane;
+
+  const int64_t query_start = item.sequence.query_start;
+  const auto load_keys = [&](uint32_t to, const TensorView& view, int32_t probe, int32_t columns) {
+    TileLoader<kThreads, Config::kKeys, kDim>(view, probe, batch, item.head, item.sequence.key_start, columns)
+        .Load(base + to, key0, key_len);
+  };
+  load_keys(Config::kK, args.k, 0, args.head_dim);
+  if constexpr (Term::kV) load_keys(Config::kV, args.v, 0, args.value_dim);
+  if constexpr (Term::kTk) load_keys(Config::kTk, args.tk, item.probe, args.head_dim);
+  if constexpr (Term::kTv) load_keys(Config::kTv, args.tv, item.probe, args.value_dim);
+  tile::CommitCopies();
+
+  // A deterministic pass keeps the order of tiles.
+  ColumnCursor<kQueries> cursor(segment, tiles, tiles_per_head, item.head * group, group,
+                                args.turn == nullptr ? item.block * (Config::kKeys / 16) / (kQueries / 16) : 0);
+  // What streams, of the head where the cursor is.
+  using QueryLoader = TileLoader<kThreads, kQueries, kDim>;
+  QueryLoader q_loader;
+  QueryLoader do_loader;
+  QueryLoader tq_loader;
+  QueryLoader tdo_loader;
+  const float* scalar_source = nullptr;  // this thread's of the head's first row
+  int32_t loaded_head = -1;
+  const auto load_queries = [&](uint32_t stage) {
+    if (cursor.head != loaded_head) {
+      loaded_head = cursor.head;
+      q_loader = QueryLoader(args.q, 0, batch, loaded_head, query_start, args.head_dim);
+      if constexpr (Term::kDo) do_loader = QueryLoader(args.dout, 0, batch, loaded_head, query_start, args.value_dim);
+      if constexpr (Term::kTq) {
+        tq_loader = QueryLoader(args.tq, item.probe, batch, loaded_head, query_start, args.head_dim);
+      }
+      if constexpr (Term::kTdo) {
+        tdo_loader = QueryLoader(args.tdo, item.probe, batch, loaded_head, query_start, args.value_dim);
+      }
+      scalar_source = static_cast<const float*>(args.row_scalars.data) +
+                      4 * RowOffset(args.row_scalars, item.probe, batch, loaded_head, query_start) + threadIdx.x;
+    }
+    q_loader.Load(base + stage + Config::kQ, cursor.query0, query_len);
+    if constexpr (Term::kDo) do_loader.Load(base + stage + Config::kDo, cursor.query0, query_len);
+    if constexpr (Term::kTq) tq_loader.Load(base + stage + Config::kTq, cursor.query0, query_len);
+    if constexpr (Term::kTdo) tdo_loader.Load(base + stage + Config::kTdo, cursor.query0, query_len);
+#pragma unroll
+    for (int first = 0; first < 4 * kQueries; first += kThreads) {
+      const int row = (first + static_cast<int>(threadIdx.x)) / 4;
+      const int which = static_cast<int>(threadIdx.x) % 4;
+      if (row >= kQueries) break;
+      const int to = which * kQueries + row;
+      if (cursor.query0 + row < query_len) {
+        tile::CopyAsync4(base + stage + Config::kScalars + to * 4, scalar_source + cursor.query0 * 4 + first);
+      } else {
+        reinterpret_cast<float*>(shared + stage + Config::kScalars)[to] =
+            which == 0 ? INFINITY : 0.0f;  // P = 0 in rows past the end
+      }
+    }
+    tile::CommitCopies();
+  };
+  if (!cursor.done()) load_queries(0);
+
+  Sums<kM, kColumnTiles> gk;
+  Sums<kM, kColumnTiles> gv;
+  if (segment.resumes) {
+    float* const state = LoadState<kThreads, kM, kColumnTiles>(StateOf(args, slot, Config::kStateBytes), gk);
+    LoadState<kThreads, kM, kColumnTiles>(state, gv);
+  } else {
+    Clear<kM, kColumnTiles>(gk);
+    Clear<kM, kColumnTiles>(gv);
+  }
+
+  const auto scale = static_cast<float>(args.scale);
+  const float scale2 = scale * kLog2E;
+  const TileMask tile_mask(mask);
+  // Keys past the end have garbage P: their block is masked in every tile. Queries past the end have P = 0 anyway.
+  IndexRange unmasked;
+  if (key0 + Config::kKeys <= key_len) unmasked = QueriesOfAll(mask, {key0, key0 + Config::kKeys});
+  if (unmasked.end == query_len) unmasked.end = static_cast<int64_t>(tiles_per_head) * kQueries;
+
+  const int warp_row = lane.warp / Config::kSplit * 16 * kM;  // of keys
+  const int part = lane.warp % Config::kSplit;
+  const int warp_query = part * kTiles * 8;         // of scores
+  const int warp_column = part * kColumnTiles * 8;  // of gV and gK
+  const uint32_t key_left = base + PlainOffset<kPitch>(lane) + warp_row * kPitch * 2;
+  const uint32_t key_right = base + PlainOffset<kPitch>(lane);
+  const uint32_t score_store = base + ((warp_row + lane.g) * kScorePitch + warp_query + lane.t * 2) * 2;
+  const uint32_t score_left = base + PlainOffset<kScorePitch>(lane) + warp_row * kScorePitch * 2;  // of gV and gK
+  const uint32_t score_left_transposed = base + CrossedOffset<kScorePitch>(lane);                  // of gQ
+  const int32_t my_key = key0 + warp_row + lane.g;
+  // This lane's place in the sums of gQ, of the sequence's first head.
+  const FragmentSums gq_sums(args, item, mask.query_len);
+  float* const gq_lane = gq_sums.Head(0) + lane.lane * 4;
+  uint32_t stage = 0;
+
+  while (!cursor.done()) {
+    tile::WaitCopies<0>();
+    __syncthreads();  // this tile is there, and every warp is done with the last Y and Z
+    const int32_t head = cursor.head;
+    const int32_t query0 = cursor.query0;
+    const uint32_t query_right = base + stage + CrossedOffset<kPitch>(lane) + warp_query * kPitch * 2;
+    const uint32_t transposed_right = base + stage + PlainOffset<kPitch>(lane) + warp_column * 2;
+    const float* const scalars = reinterpret_cast<const float*>(shared + stage + Config::kScalars) + warp_query;
+    const auto load_next = [&] {
+      cursor.Next();
+      if constexpr (Config::kStages == 2) stage ^= Config::kStageBytes;
+      if (!cursor.done()) load_queries(stage);
+    };
+    if constexpr (Config::kStages == 2) load_next();
+
+    // S and G, which share Q.
+    Sums<kM, kTiles> s;
+    Sums<Term::kG ? kM : 1, Term::kG ? kTiles : 1> g;
+    Clear<kM, kTiles>(s);
+    if constexpr (Term::kG) Clear<kM, kTiles>(g);
+#pragma unroll
+    for (int d = 0; d < kDim / 16; ++d) {
+      uint32_t k[kM][4];
+      uint32_t tk[kM][4];
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        tile::LoadMatrices(k[m], key_left + Config::kK + (m * 16 * kPitch + d * 16) * 2);
+        if constexpr (Term::kTk) tile::LoadMatrices(tk[m], key_left + Config::kTk + (m * 16 * kPitch + d * 16) * 2);
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; n += 2) {
+        uint32_t q[4];
+        tile::LoadMatrices(q, query_right + Config::kQ + (n * 8 * kPitch + d * 16) * 2);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) MultiplyPair<T>(s[m][n], s[m][n + 1], k[m], q);
+        if constexpr (Term::kTk) {
+#pragma unroll
+          for (int m = 0; m < kM; ++m) MultiplyPair<T>(g[m][n], g[m][n + 1], tk[m], q);
+        }
+        if constexpr (Term::kTq) {
+          uint32_t tq[4];
+          tile::LoadMatrices(tq, query_right + Config::kTq + (n * 8 * kPitch + d * 16) * 2);
+#pragma unroll
+          for (int m = 0; m < kM; ++m) MultiplyPair<T>(g[m][n], g[m][n + 1], k[m], tq);
+        }
+      }
+    }
+
+    // dP and H, which share dO. Their sums begin at -D and -r.
+    Sums<kM, kTiles> h;
+    Sums<Term::kG ? kM : 1, Term::kG ? kTiles : 1> dp;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float2 r = *reinterpret_cast<const float2*>(scalars + 3 * kQueries + n * 8 + lane.t * 2);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        h[m][n][0] = h[m][n][2] = -r.x;
+        h[m][n][1] = h[m][n][3] = -r.y;
+      }
+      if constexpr (Term::kG) {
+        const float2 d = *reinterpret_cast<const float2*>(scalars + kQueries + n * 8 + lane.t * 2);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          dp[m][n][0] = dp[m][n][2] = -d.x;
+          dp[m][n][1] = dp[m][n][3] = -d.y;
+        }
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < kDim / 16; ++d) {
+      uint32_t v[kM][4];
+      uint32_t tv[kM][4];
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        if constexpr (Term::kV) tile::LoadMatrices(v[m], key_left + Config::kV + (m * 16 * kPitch + d * 16) * 2);
+        if constexpr (Term::kTv) tile::LoadMatrices(tv[m], key_left + Config::kTv + (m * 16 * kPitch + d * 16) * 2);
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; n += 2) {
+        if constexpr (Term::kDo) {
+          uint32_t dout[4];
+          tile::LoadMatrices(dout, query_right + Config::kDo + (n * 8 * kPitch + d * 16) * 2);
+          if constexpr (Term::kG) {
+#pragma unroll
+            for (int m = 0; m < kM; ++m) MultiplyPair<T>(dp[m][n], dp[m][n + 1], v[m], dout);
+          }
+          if constexpr (Term::kTv) {
+#pragma unroll
+            for (int m = 0; m < kM; ++m) MultiplyPair<T>(h[m][n], h[m][n + 1], tv[m], dout);
+          }
+        }
+        if constexpr (Term::kTdo) {
+          uint32_t tdo[4];
+          tile::LoadMatrices(tdo, query_right + Config::kTdo + (n * 8 * kPitch + d * 16) * 2);
+#pragma unroll
+          for (int m = 0; m < kM; ++m) MultiplyPair<T>(h[m][n], h[m][n + 1], v[m], tdo);
+        }
+      }
+    }
+
+    if (query0 < unmasked.begin || query0 + kQueries > unmasked.end) {
+      ForEach<kM, kTiles>(s, [&](int m, int n, int i, float& element) {
+        if (!tile_mask.Visible(query0 + warp_query + n * 8 + lane.t * 2 + i % 2, my_key + m * 16 + i / 2 * 8)) {
+          element = -INFINITY;
+        }
+      });
+    }
+
+    // Left operands: P and X of gV, Y and Z of gK; Y and Z also to shared memory.
+    uint32_t p[Term::kTdo ? kM : 1][kTiles / 2][4];
+    uint32_t x[Term::kG ? kM : 1][kTiles / 2][4];
+    uint32_t y[kM][kTiles / 2][4];
+    uint32_t z[Term::kG ? kM : 1][kTiles / 2][4];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float2 lse = *reinterpret_cast<const float2*>(scalars + n * 8 + lane.t * 2);
+      float2 c;
+      if constexpr (Term::kG) c = *reinterpret_cast<const float2*>(scalars + 2 * kQueries + n * 8 + lane.t * 2);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float p0 = tile::Exp2(s[m][n][half * 2] * scale2 - lse.x);
+          const float p1 = tile::Exp2(s[m][n][half * 2 + 1] * scale2 - lse.y);
+          const int at = n % 2 * 2 + half;
+          const uint32_t to = score_store + ((m * 16 + half * 8) * kScorePitch + n * 8) * 2;
+          float y0 = p0 * h[m][n][half * 2];
+          float y1 = p1 * h[m][n][half * 2 + 1];
+          if constexpr (Term::kTdo) {
+            p[m][n / 2][at] = tile::Pack<T>(p0, p1);
+            if constexpr (Config::kSharedX) tile::StoreShared(to + Config::kP, p[m][n / 2][at]);
+          }
+          if constexpr (Term::kG) {
+            const float g0 = g[m][n][half * 2] * scale - c.x;
+            const float g1 = g[m][n][half * 2 + 1] * scale - c.y;
+            const float z0 = p0 * dp[m][n][half * 2];
+            const float z1 = p1 * dp[m][n][half * 2 + 1];
+            y0 += z0 * g0;
+            y1 += z1 * g1;
+            x[m][n / 2][at] = tile::Pack<T>(p0 * g0, p1 * g1);
+            z[m][n / 2][at] = tile::Pack<T>(z0, z1);
+            if constexpr (Config::kX > Config::kZ) tile::StoreShared(to + Config::kZ, z[m][n / 2][at]);
+            if constexpr (Config::kSharedX) tile::StoreShared(to + Config::kX, x[m][n / 2][at]);
+          }
+          y[m][n / 2][at] = tile::Pack<T>(y0, y1);
+          tile::StoreShared(to + Config::kY, y[m][n / 2][at]);
+        }
+      }
+    }
+
+    if constexpr (Config::kSharedX) __syncthreads();  // P, X, Y and Z are there
+    // sum += left^T right over the queries of the tile.
+    const auto add = [&](Sums<kM, kColumnTiles>& sum, const uint32_t(&left)[kM][4], uint32_t right_tile, int j) {
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; n += 2) {
+        uint32_t right[4];
+        tile::LoadMatricesTransposed(right, transposed_right + right_tile + (j * 16 * kPitch + n * 8) * 2);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) MultiplyPair<T>(sum[m][n], sum[m][n + 1], left[m], right);
+      }
+    };
+#pragma unroll
+    for (int j = 0; j < kQueries / 16; ++j) {
+      uint32_t left[kM][4];
+      // The left operand of step j: this warp's own fragments, or all warps' from shared memory.
+      const auto left_of = [&](const auto& own, uint32_t shared_tile) {
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          if constexpr (Config::kSharedX) {
+            tile::LoadMatrices(left[m], score_left + shared_tile + (m * 16 * kScorePitch + j * 16) * 2);
+          } else {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) left[m][i] = own[m][j][i];
+          }
+        }
+      };
+      if constexpr (Term::kG) {
+        left_of(x, Config::kX);
+        add(gv, left, Config::kDo, j);
+      }
+      if constexpr (Term::kTdo) {
+        left_of(p, Config::kP);
+        add(gv, left, Config::kTdo, j);
+      }
+      left_of(y, Config::kY);
+      add(gk, left, Config::kQ, j);
+      if constexpr (Term::kTq) {
+        left_of(z, Config::kZ);
+        add(gk, left, Config::kTq, j);
+      }
+    }
+    if constexpr (!Config::kSharedX || Config::kStages == 1) {
+      __syncthreads();  // Y and Z are there, and every warp is done with this tile
+    }
+    if constexpr (Config::kStages == 1) load_next();
+    if (args.gq_sum.data == nullptr) continue;
+
+    int32_t* turn = nullptr;
+    if (args.turn != nullptr) {
+      const int64_t tile_index = query0 / kQueries;
+      const int64_t first_tile = args.sequences == nullptr ? static_cast<int64_t>(batch) * tiles_per_head
+                                                           : batch + item.sequence.query_start / kQueries;
+      turn = args.turn + (static_cast<int64_t>(item.probe) * args.heads + head) * args.turn_tiles + first_tile +
+             tile_index;
+      const TileRange previous =
+          item.block == 0 ? TileRange{} : QueryTiles(mask, item.block - 1, Config::kKeys, kQueries);
+      AwaitTurn(turn, item.block, tile_index >= previous.begin && tile_index < previous.end);
+    }
+    float* const to = gq_lane + (gq_sums.head_stride * head + gq_sums.RowBlock(query0 / 16));
+    constexpr int kPieceM = Config::kPieceM / 16;
+    constexpr int kPieceN = Config::kPieceN / 8;
+    constexpr int kPieces = kQueries / Config::kPieceM * (kDim / Config::kPieceN);
+    static_assert(kPieces % Config::kWarps == 0);
+#pragma unroll
+    for (int round = 0; round < kPieces / Config::kWarps; ++round) {
+      const int piece = round * Config::kWarps + lane.warp;
+      const int row = piece / (kDim / Config::kPieceN) * Config::kPieceM;
+      const int column = piece % (kDim / Config::kPieceN) * Config::kPieceN;
+      Sums<kPieceM, kPieceN> gq;
+      Clear<kPieceM, kPieceN>(gq);
+#pragma unroll
+      for (int j = 0; j < Config::kKeys / 16; ++j) {
+#pragma unroll
+        for (int term = 0; term < (Term::kTk ? 2 : 1); ++term) {
+          const uint32_t left_at =
+              score_left_transposed + (term == 0 ? Config::kY : Config::kZ) + (j * 16 * kScorePitch + row) * 2;
+          const uint32_t right_at = key_right + (term == 0 ? Config::kK : Config::kTk) + (j * 16 * kPitch + column) * 2;
+          uint32_t left[kPieceM][4];
+#pragma unroll
+          for (int m = 0; m < kPieceM; ++m) tile::LoadMatricesTransposed(left[m], left_at + m * 32);
+#pragma unroll
+          for (int n = 0; n < kPieceN; n += 2) {
+            uint32_t right[4];
+            tile::LoadMatricesTransposed(right, right_at + n * 16);
+#pragma unroll
+            for (int m = 0; m < kPieceM; ++m) MultiplyPair<T>(gq[m][n], gq[m][n + 1], left[m], right);
+          }
+        }
+      }
+      // Rows past the end add zeros where their block of 16 exists.
+      const bool inside = query0 + kQueries <= query_len && args.head_dim == kDim;
+#pragma unroll
+      for (int m = 0; m < kPieceM; ++m) {
+        float* const to_row = to + gq_sums.RowBlock(row / 16 + m) + column / 8 * kFragmentElements;
+#pragma unroll
+        for (int n = 0; n < kPieceN; ++n) {
+          if (inside || (query0 + row + m * 16 < query_len && column + n * 8 < args.head_dim)) {
+            tile::Reduce4(to_row + n * kFragmentElements, gq[m][n]);
+          }
+        }
+      }
+    }
+    if (turn != nullptr) PassTurn(turn, item.block);
+  }
+
+  tile::WaitCopies<0>();
+  if (segment.suspends) {
+    float* const state = SaveState<kThreads, kM, kColumnTiles>(StateOf(args, slot, Config::kStateBytes), gk);
+    SaveState<kThreads, kM, kColumnTiles>(state, gv);
+    return;
+  }
+  const float unshift = exp2f(-static_cast<float>(args.power_shift));
+#pragma unroll
+  for (int row = 0; row < 2 * kM; ++row) {
+    const int32_t key = my_key + row * 8;
+    if (key >= key_len) continue;
+    const int half = row % 2 * 2;
+    const auto at_row = [&](const TensorView& view) {
+      return RowOffset(view, item.probe, batch, item.head, item.sequence.key_start + key);
+    };
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+      const int32_t column = warp_column + n * 8 + lane.t * 2;
+      const float(&k_sum)[4] = gk[row / 2][n];
+      const float(&v_sum)[4] = gv[row / 2][n];
+      if (args.gk.data != nullptr && column < args.head_dim) {
+        StorePair<T>(args.gk.data, at_row(args.gk) + column, k_sum[half] * unshift * scale,
+                     k_sum[half + 1] * unshift * scale);
+      }
+      if (args.gv.data != nullptr && column < args.value_dim) {
+        StorePair<T>(args.gv.data, at_row(args.gv) + column, v_sum[half] * unshift, v_sum[half + 1] * unshift);
+      }
+    }
+  }
+}
+
+}  // namespace flashbob::cuda::mma
+
+#endif  // FLASHBOB_KERNELS_CUDA_MMA_COLUMNS_CUH_

@@ -1,0 +1,13 @@
+#include "kernels/cuda/mma/columns.cuh"
+#include "kernels/cuda/mma/kernels.h"
+
+namespace flashbob::cuda::mma {
+
+const PassKernel& CompactFirstColumnsFloat16Dim128() {
+  using Config = ColumnsConfig<__half, 128, FirstOrder, CompactFirstOrderTiles>;
+  static const PassKernel kernel = MakePassKernel<Config, Config::kKeys, Config::kQueries>(
+      "CompactFirstColumns, fp16, 128", reinterpret_cast<const void*>(&Columns<Config>));
+  return kernel;
+}
+
+}  // namespace flashbob::cuda::mma

@@ -1,0 +1,226 @@
+// Forward on tensor cores: S = tau Q K^T, L = logsumexp(S), O = softmax(S) V. 2 products.
+//
+// A CTA of 4 warps owns 128 queries and streams tiles of 64 keys; a warp has 32 queries. Per tile:
+//     S (32 x 64 a warp, registers) = Q K^T      left operand Q (registers at D = 64, shared memory above), right K
+//     online softmax in base 2, P packed to 16 bits in registers
+//     O (32 x D, registers) += P V               left operand P, right V through the transposing load
+// Shared memory: Q 128 rows, K and V 64 rows each, one buffer: V arrives under the first product, the next K under the
+// second. D = 64: 37 KB, D = 128: 70 KB; two CTAs a multiprocessor.
+#ifndef FLASHBOB_KERNELS_CUDA_MMA_FORWARD_CUH_
+#define FLASHBOB_KERNELS_CUDA_MMA_FORWARD_CUH_
+
+#include "kernels/cuda/mma/common.cuh"
+
+namespace flashbob::cuda::mma {
+
+template <typename Element, int kHeadDim>
+struct ForwardConfig {
+  using T = Element;
+  static constexpr int kDim = kHeadDim;
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kCtasPerSm = 2;
+  static constexpr int kQueries = 32 * kWarps;
+  static constexpr int kKeys = 64;
+  static constexpr int kPitch = kDim + kPadding;
+  static constexpr bool kQueriesInRegisters = kDim <= 64;
+  static constexpr size_t kSharedBytes = static_cast<size_t>(kQueries + 2 * kKeys) * kPitch * 2;
+  static constexpr size_t kStateBytes = static_cast<size_t>(kThreads) * (kDim + 8) * sizeof(float);
+};
+
+template <typename Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(__grid_constant__ const PassArgs args) {
+  using T = typename Config::T;
+  constexpr int kDim = Config::kDim;
+  constexpr int kThreads = Config::kThreads;
+  constexpr int kKeys = Config::kKeys;
+  constexpr int kPitch = Config::kPitch;
+  constexpr int kScoreTiles = kKeys / 8;
+  constexpr int kDepth = kDim / 16;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const uint32_t q_tile = tile::SharedAddress(shared);
+  const uint32_t k_tile = q_tile + Config::kQueries * kPitch * 2;
+  const uint32_t v_tile = k_tile + kKeys * kPitch * 2;
+
+  const Item item = ItemAt<Side::kQuery>(args, args.item_begin + blockIdx.x, Config::kQueries);
+  const BandMask& mask = item.sequence.mask;
+  const int32_t batch = item.sequence.index;
+  const Segment segment = SegmentOf(args, KeyTiles(mask, item.block, Config::kQueries, kKeys));
+  if (!segment.active) return;
+  const auto query_len = static_cast<int32_t>(mask.query_len);
+  const auto key_len = static_cast<int32_t>(mask.key_len);
+  const int32_t query0 = item.block * Config::kQueries;
+  const int32_t kv_head = item.head / (args.heads / args.kv_heads);
+  const Lane lane;
+  const int32_t row0 = query0 + lane.warp * 32 + lane.g;  // this thread's rows: row0 + 8 i, i = 0..3
+
+  const int64_t key_start = item.sequence.key_start;
+  const TileLoader<kThreads, kKeys, kDim> k_loader(args.k, 0, batch, kv_head, key_start, args.head_dim);
+  const TileLoader<kThreads, kKeys, kDim> v_loader(args.v, 0, batch, kv_head, key_start, args.value_dim);
+  TileLoader<kThreads, Config::kQueries, kDim>(args.q, 0, batch, item.head, item.sequence.query_start, args.head_dim)
+      .Load(q_tile, query0, query_len);
+  tile::CommitCopies();
+  if (segment.begin < segment.end) k_loader.Load(k_tile, static_cast<int32_t>(segment.begin) * kKeys, key_len);
+  tile::CommitCopies();
+
+  Sums<2, kDim / 8> sum;
+  float largest[4];  // of raw scores (the scale is positive), running
+  float total[4];    // this thread's part of the sum of exp
+  if (segment.resumes) {
+    const float* state = LoadState<kThreads, 2, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      largest[i] = state[i * kThreads];
+      total[i] = state[(4 + i) * kThreads];
+    }
+  } else {
+    Clear<2, kDim / 8>(sum);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      largest[i] = -INFINITY;
+      total[i] = 0;
+    }
+  }
+
+  const float scale2 = static_cast<float>(args.scale) * kLog2E;
+  const TileMask tile_mask(mask);
+  // Of real rows: what the others give is not stored.
+  const IndexRange unmasked = KeysOfAll(mask, {query0, min(query0 + Config::kQueries, query_len)});
+  const uint32_t q_left = q_tile + PlainOffset<kPitch>(lane) + lane.warp * 32 * kPitch * 2;
+  const uint32_t k_right = k_tile + CrossedOffset<kPitch>(lane);
+  const uint32_t v_right = v_tile + PlainOffset<kPitch>(lane);
+  uint32_t q[Config::kQueriesInRegisters ? kDepth : 1][2][4];
+  if constexpr (Config::kQueriesInRegisters) {
+    tile::WaitCopies<0>();
+    __syncthreads();
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m) tile::LoadMatrices(q[d][m], q_left + (m * 16 * kPitch + d * 16) * 2);
+    }
+  }
+
+  for (int64_t step = segment.begin; step < segment.end; ++step) {
+    const int32_t key0 = static_cast<int32_t>(step) * kKeys;
+    tile::WaitCopies<0>();
+    __syncthreads();  // K is there, and every warp is done with the last V
+    v_loader.Load(v_tile, key0, key_len);
+    tile::CommitCopies();
+    Sums<2, kScoreTiles> scores;
+    Clear<2, kScoreTiles>(scores);
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      uint32_t left[2][4];
+      if constexpr (!Config::kQueriesInRegisters) {
+#pragma unroll
+        for (int m = 0; m < 2; ++m) tile::LoadMatrices(left[m], q_left + (m * 16 * kPitch + d * 16) * 2);
+      }
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; n += 2) {
+        uint32_t right[4];
+        tile::LoadMatrices(right, k_right + (n * 8 * kPitch + d * 16) * 2);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          const uint32_t(&a)[4] = Config::kQueriesInRegisters ? q[Config::kQueriesInRegisters ? d : 0][m] : left[m];
+          tile::Multiply<T>(scores[m][n], a, right[0], right[1]);
+          tile::Multiply<T>(scores[m][n + 1], a, right[2], right[3]);
+        }
+      }
+    }
+
+    if (key0 < unmasked.begin || key0 + kKeys > unmasked.end) {
+      ForEach<2, kScoreTiles>(scores, [&](int m, int n, int i, float& x) {
+        if (!tile_mask.Visible(row0 + m * 16 + i / 2 * 8, key0 + n * 8 + lane.t * 2 + i % 2)) x = -INFINITY;
+      });
+    }
+
+    uint32_t p[2][kScoreTiles / 2][4];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = m * 2 + half;
+        float highest = largest[row];
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) {
+          highest = fmaxf(highest, fmaxf(scores[m][n][half * 2], scores[m][n][half * 2 + 1]));
+        }
+        highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+        highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+        // A row that has seen no key yet has scores of -inf only: any finite maximum gives it P = 0.
+        const float offset = highest == -INFINITY ? 0.0f : highest * scale2;
+        const float correction = highest == -INFINITY ? 1.0f : tile::Exp2(largest[row] * scale2 - offset);
+        largest[row] = highest;
+        float tile_total = 0;
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) {
+          const float low = tile::Exp2(scores[m][n][half * 2] * scale2 - offset);
+          const float high = tile::Exp2(scores[m][n][half * 2 + 1] * scale2 - offset);
+          tile_total += low + high;
+          p[m][n / 2][n % 2 * 2 + half] = tile::Pack<T>(low, high);
+        }
+        total[row] = total[row] * correction + tile_total;
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n) {
+          sum[m][n][half * 2] *= correction;
+          sum[m][n][half * 2 + 1] *= correction;
+        }
+      }
+    }
+
+    tile::WaitCopies<0>();
+    __syncthreads();  // V is there, and every warp is done with K
+    if (step + 1 < segment.end) k_loader.Load(k_tile, key0 + kKeys, key_len);
+    tile::CommitCopies();
+#pragma unroll
+    for (int s = 0; s < kScoreTiles / 2; ++s) {
+#pragma unroll
+      for (int n = 0; n < kDim / 8; n += 2) {
+        uint32_t right[4];
+        tile::LoadMatricesTransposed(right, v_right + (s * 16 * kPitch + n * 8) * 2);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          tile::Multiply<T>(sum[m][n], p[m][s], right[0], right[1]);
+          tile::Multiply<T>(sum[m][n + 1], p[m][s], right[2], right[3]);
+        }
+      }
+    }
+  }
+
+  tile::WaitCopies<0>();
+  if (segment.suspends) {
+    float* state = SaveState<kThreads, 2, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      state[i * kThreads] = largest[i];
+      state[(4 + i) * kThreads] = total[i];
+    }
+    return;
+  }
+#pragma unroll
+  for (int row = 0; row < 4; ++row) {
+    const int32_t query = row0 + row * 8;
+    const float row_total = SumOverRow(total[row]);
+    const bool none = row_total == 0;
+    const float factor = none ? 0.0f : 1.0f / row_total;
+    if (query >= query_len) continue;
+    const int64_t at_row = item.sequence.query_start + query;
+    if (lane.t == 0 && args.out_lse.data != nullptr) {
+      static_cast<float*>(args.out_lse.data)[RowOffset(args.out_lse, 0, batch, item.head, at_row)] =
+          none ? -INFINITY : (largest[row] * scale2 + log2f(row_total)) / kLog2E;
+    }
+    if (args.out.data == nullptr) continue;
+    const int64_t at = RowOffset(args.out, 0, batch, item.head, at_row);
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      const int32_t column = n * 8 + lane.t * 2;
+      if (column >= args.value_dim) continue;
+      StorePair<T>(args.out.data, at + column, sum[row / 2][n][row % 2 * 2] * factor,
+                   sum[row / 2][n][row % 2 * 2 + 1] * factor, args.o_is_accumulator);
+    }
+  }
+}
+
+}  // namespace flashbob::cuda::mma
+
+#endif  // FLASHBOB_KERNELS_CUDA_MMA_FORWARD_CUH_

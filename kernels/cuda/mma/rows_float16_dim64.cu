@@ -1,0 +1,13 @@
+#include "kernels/cuda/mma/kernels.h"
+#include "kernels/cuda/mma/rows.cuh"
+
+namespace flashbob::cuda::mma {
+
+const PassKernel& RowsFloat16Dim64() {
+  using Config = RowsConfig<__half, 64>;
+  static const PassKernel kernel = MakePassKernel<Config, Config::kQueries, Config::kKeys>(
+      "Rows, fp16, 64", reinterpret_cast<const void*>(&TangentRows<Config>));
+  return kernel;
+}
+
+}  // namespace flashbob::cuda::mma
