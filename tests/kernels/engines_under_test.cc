@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "kernels/cpu/cpu_engine.h"
+#include "kernels/cuda/cuda_engine.h"
 #include "tests/kernels/reference_runner.h"
 
 namespace flashbob {
@@ -17,10 +18,23 @@ conformance::Runner MakeCpuRunner() {
   };
 }
 
+conformance::Runner MakeCudaRunner() {
+  absl::StatusOr<std::unique_ptr<Engine>> created = CreateCudaEngine(CudaDevices().front());
+  if (!created.ok()) {
+    return [status = created.status()](const Computation&, const TensorPointers&) { return status; };
+  }
+  std::shared_ptr<Engine> engine = *std::move(created);
+  return [engine](const Computation& computation, const TensorPointers& tensors) {
+    return RunToCompletion(*engine, computation, tensors);
+  };
+}
+
 }  // namespace
 
 std::vector<EngineUnderTest> EnginesUnderTest() {
-  return {{"reference", MakeReferenceRunner, true}, {"cpu", MakeCpuRunner}};
+  std::vector<EngineUnderTest> engines = {{"reference", MakeReferenceRunner, true}, {"cpu", MakeCpuRunner}};
+  if (!CudaDevices().empty()) engines.push_back({"cuda", MakeCudaRunner});
+  return engines;
 }
 
 }  // namespace flashbob

@@ -17,7 +17,7 @@ struct EngineUnderTest {
 
 inline std::ostream& operator<<(std::ostream& out, const EngineUnderTest& engine) { return out << engine.name; }
 
-// The reference itself, and every engine that runs on any machine.
+// The reference itself, the CPU engine, and the CUDA engine where there is a GPU.
 std::vector<EngineUnderTest> EnginesUnderTest();
 
 }  // namespace flashbob

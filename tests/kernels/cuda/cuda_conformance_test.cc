@@ -1,0 +1,252 @@
+// The conformance cases that the CPU engine runs, on every operation, dtype, mask and corner, on the first GPU; and
+// cases of the GPU's own: the bars of half precision at lengths where they hold, items cut over many launches,
+// determinism.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/conformance/case.h"
+#include "kernels/conformance/cases.h"
+#include "kernels/conformance/host_tensor.h"
+#include "kernels/conformance/run.h"
+#include "kernels/cuda/cuda_engine.h"
+#include "tests/kernels/cuda/device_runner.h"
+#include "tests/seed.h"
+
+namespace flashbob {
+namespace {
+
+using conformance::BarKind;
+using conformance::CaseReport;
+using conformance::CaseSpec;
+using conformance::ConformanceCase;
+using enum TensorName;
+using Elements = std::map<TensorName, std::vector<double>>;
+using testing_seed::Seed;
+
+class CudaConformance : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (CudaDevices().empty()) GTEST_SKIP() << "no GPU to test on: " << WhyNoCudaDevices();
+  }
+
+  static std::unique_ptr<Engine> MakeEngine(const CudaEngineOptions& options = {}) {
+    absl::StatusOr<std::unique_ptr<Engine>> engine = CreateCudaEngine(CudaDevices().front(), options);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return engine.ok() ? *std::move(engine) : nullptr;
+  }
+
+  static void RunAll(Engine& engine, const std::vector<ConformanceCase>& cases) {
+    int run = 0;
+    for (const ConformanceCase& one : cases) {
+      const absl::StatusOr<CaseReport> report = conformance::RunCase(one, BarKind::kGpu, PoisoningRunnerOf(engine));
+      ASSERT_TRUE(report.ok()) << one.shape() << ": " << report.status();
+      EXPECT_TRUE(report->ok) << report->ToString();
+      ++run;
+    }
+    std::cout << run << " cases\n";
+  }
+
+  // The outputs of one run; `inputs` are rounded to the computation's dtype.
+  static Elements RunOnce(Engine& engine, const Computation& computation, const Elements& inputs) {
+    const AttentionProblem& problem = computation.problem();
+    TensorPointers pointers;
+    std::map<TensorName, conformance::HostTensor> tensors;
+    for (const auto& [name, values] : inputs) {
+      pointers.Set(name, tensors.try_emplace(name, problem.DTypeOf(name), values).first->second.data());
+    }
+    computation.outputs().ForEach([&](TensorName name) {
+      const auto elements = static_cast<size_t>(problem.NumElements(name));
+      pointers.Set(name, tensors.try_emplace(name, problem.DTypeOf(name), elements).first->second.data());
+    });
+    const absl::Status status = RunToCompletion(engine, computation, pointers);
+    EXPECT_TRUE(status.ok()) << status;
+    Elements outputs;
+    computation.outputs().ForEach([&](TensorName name) { outputs[name] = tensors.at(name).Values(); });
+    return outputs;
+  }
+
+  static ConformanceCase Make(const CaseSpec& spec) {
+    absl::StatusOr<ConformanceCase> made = ConformanceCase::Create(spec);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  }
+};
+
+struct Variant {
+  Operation operation;
+  TensorSet optional_inputs;
+};
+
+const Variant kVariants[] = {
+    {Operation::kForward, {}},
+    {Operation::kBackward, {kO, kLse}},
+    {Operation::kDoubleBackward, {kO, kLse, kUq, kUk, kUv}},
+    {Operation::kJvp, {kO, kLse, kTq, kTk, kTv, kDo, kTdo}},
+};
+
+CaseSpec Square(const Variant& variant, DType dtype, int64_t heads, int64_t length, int64_t dim) {
+  CaseSpec spec;
+  spec.operation = variant.operation;
+  spec.optional_inputs = variant.optional_inputs;
+  spec.dtype = dtype;
+  spec.heads = heads;
+  spec.kv_heads = heads;
+  spec.query_len = spec.key_len = length;
+  spec.head_dim = spec.value_dim = dim;
+  spec.seed = Seed() + static_cast<uint64_t>(length * 1000 + dim);
+  return spec;
+}
+
+TEST_F(CudaConformance, QuickCasesKeepTheirBars) {
+  const std::unique_ptr<Engine> engine = MakeEngine();
+  RunAll(*engine, conformance::QuickCases(Seed()));
+}
+
+TEST_F(CudaConformance, FullCasesKeepTheirBars) {
+  const std::unique_ptr<Engine> engine = MakeEngine();
+  RunAll(*engine, conformance::FullCases(Seed()));
+}
+
+TEST_F(CudaConformance, LongFullMasksKeepTheRowOfTheirDtype) {
+  const std::unique_ptr<Engine> engine = MakeEngine();
+  std::vector<ConformanceCase> cases;
+  for (const Variant& variant : kVariants) {
+    for (DType dtype : kAllDTypes) {
+      for (int64_t dim : {64, 128}) cases.push_back(Make(Square(variant, dtype, 1, 1024, dim)));
+    }
+  }
+  RunAll(*engine, cases);
+}
+
+// Small enough for compute-sanitizer: every operation and kernel of a dtype once.
+class CudaSweep : public CudaConformance, public testing::WithParamInterface<DType> {};
+
+TEST_P(CudaSweep, SmallOddShapesKeepTheirBars) {
+  const std::unique_ptr<Engine> engine = MakeEngine();
+  std::vector<ConformanceCase> cases;
+  for (const Variant& variant : kVariants) {
+    for (int64_t dim : {33, 40, 64, 128}) {
+      CaseSpec spec = Square(variant, GetParam(), 2, 70, dim);
+      spec.kv_heads = 1;
+      spec.key_len = 133;
+      spec.options.window_right = 0;
+      spec.options.alignment = Alignment::kBottomRight;
+      spec.mask = "causal-bottom-right";
+      cases.push_back(Make(spec));
+      if (variant.operation == Operation::kJvp) {
+        spec.optional_inputs = {kTq, kTk, kTv, kDo};
+        cases.push_back(Make(spec));
+      }
+    }
+  }
+  RunAll(*engine, cases);
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, CudaSweep, testing::ValuesIn(kAllDTypes),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+TEST_F(CudaConformance, KernelsOfSmallerDevicesKeepTheirBars) {
+  const std::unique_ptr<Engine> engine = MakeEngine({.max_shared_bytes = 99 << 10});
+  std::vector<ConformanceCase> cases;
+  for (const Variant& variant : kVariants) {
+    for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      for (int64_t dim : {64, 128}) {
+        for (int64_t right : {-1, 0}) {
+          CaseSpec spec = Square(variant, dtype, 4, 389, dim);
+          spec.kv_heads = 2;
+          spec.options.window_right = right;
+          spec.mask = right == 0 ? "causal" : "full";
+          cases.push_back(Make(spec));
+          if (variant.operation == Operation::kJvp) {
+            spec.optional_inputs = {kTq, kTk, kTv, kDo};
+            cases.push_back(Make(spec));
+          }
+        }
+      }
+    }
+  }
+  RunAll(*engine, cases);
+}
+
+TEST_F(CudaConformance, ItemsCutOverManyLaunchesGiveTheSame) {
+  // Slices so short that row blocks and key blocks are cut along their walks.
+  const std::unique_ptr<Engine> engine = MakeEngine({.slice_seconds = 2e-6});
+  std::vector<ConformanceCase> cases;
+  for (const Variant& variant : kVariants) {
+    for (DType dtype : kAllDTypes) {
+      for (int64_t right : {-1, 0}) {
+        CaseSpec spec = Square(variant, dtype, 4, 389, 64);
+        spec.kv_heads = 2;
+        spec.batch = 2;
+        spec.key_len = 641;
+        spec.options.window_right = right;
+        spec.mask = right == 0 ? "causal" : "full";
+        cases.push_back(Make(spec));
+        spec.options.window_left = 70;
+        spec.options.window_right = 3;
+        spec.mask = "window";
+        cases.push_back(Make(spec));
+        spec.options.layout = Layout::kTHD;
+        spec.options.cu_seqlens_q = {0, 0, 300, 301, 389};
+        spec.options.cu_seqlens_k = {0, 7, 520, 530, 641};
+        spec.mask = "packed-window";
+        cases.push_back(Make(spec));
+      }
+    }
+  }
+  RunAll(*engine, cases);
+  const absl::StatusOr<std::unique_ptr<const Plan>> plan = engine->MakePlan(cases.front().computation());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_GT((*plan)->num_slices(), 3);
+}
+
+// The oracle is the engine's own fp64, which the cases above hold to 1e-12.
+TEST_F(CudaConformance, HalfPrecisionKeepsItsRowAt65536Keys) {
+  const std::unique_ptr<Engine> engine = MakeEngine();
+  constexpr int64_t kLength = 65536;
+  constexpr int64_t kRows = 4096;  // queries: a sixteenth of the work of a square, and rows as long
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    CaseSpec spec = Square({Operation::kDoubleBackward, {kUq, kUk, kUv}}, dtype, 1, kRows, 64);
+    spec.key_len = kLength;
+    const ConformanceCase one = Make(spec);
+    const absl::StatusOr<Elements> inputs = conformance::MakeInputs(one);
+    ASSERT_TRUE(inputs.ok());
+    spec.dtype = DType::kFloat64;
+    const Elements exact = RunOnce(*engine, Make(spec).computation(), *inputs);
+    const Elements rounded = RunOnce(*engine, one.computation(), *inputs);
+    for (const auto& [name, values] : rounded) {
+      const ReferenceTensor reference = {exact.at(name), exact.at(name)};
+      const double error = conformance::RelativeError(values, reference, dtype);
+      EXPECT_LE(error, conformance::ErrorBar(BarKind::kGpu, dtype, false)) << Name(dtype) << " " << Name(name);
+      std::cout << Name(dtype) << " " << Name(name) << " " << error << "\n";
+    }
+  }
+}
+
+TEST_F(CudaConformance, DeterministicGivesTheSameBits) {
+  const std::unique_ptr<Engine> engine = MakeEngine();
+  for (DType dtype : kAllDTypes) {
+    for (int64_t right : {-1, 0}) {
+      CaseSpec spec = Square(kVariants[2], dtype, 4, 1000, 64);
+      spec.kv_heads = 2;
+      spec.options.deterministic = true;
+      spec.options.window_right = right;
+      const ConformanceCase one = Make(spec);
+      RunAll(*engine, {one});
+      const absl::StatusOr<Elements> inputs = conformance::MakeInputs(one);
+      ASSERT_TRUE(inputs.ok());
+      const Elements first = RunOnce(*engine, one.computation(), *inputs);
+      for (int run = 1; run < 4; ++run) {
+        EXPECT_EQ(first, RunOnce(*engine, one.computation(), *inputs)) << "run " << run << ", " << Name(dtype);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flashbob

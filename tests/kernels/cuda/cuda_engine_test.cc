@@ -1,0 +1,72 @@
+// The CUDA engine's plumbing: what holds on every machine, and, where there is a GPU, memory, streams and refusals.
+#include "kernels/cuda/cuda_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace flashbob {
+namespace {
+
+TEST(CudaDevicesTest, NoDeviceHasAReasonAndADeviceHasNone) {
+  EXPECT_EQ(CudaDevices().empty(), !WhyNoCudaDevices().empty()) << WhyNoCudaDevices();
+}
+
+TEST(CudaDevicesTest, ADeviceThatIsNotThereIsNotFound) {
+  EXPECT_EQ(CreateCudaEngine(4096).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(CreateCudaEngine(-1).status().code(), absl::StatusCode::kNotFound);
+}
+
+class CudaEngineTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (CudaDevices().empty()) GTEST_SKIP() << "no GPU to test on: " << WhyNoCudaDevices();
+    absl::StatusOr<std::unique_ptr<Engine>> engine = CreateCudaEngine(CudaDevices().front());
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  }
+
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(CudaEngineTest, SaysWhatItsDeviceIs) {
+  EXPECT_EQ(engine_->device().name, "cuda:" + std::to_string(CudaDevices().front()));
+  EXPECT_FALSE(engine_->device().model.empty());
+  EXPECT_GT(engine_->device().compute_units, 0);
+  EXPECT_GT(engine_->device().memory_bytes, 0);
+  EXPECT_FALSE(engine_->unified_memory());
+}
+
+TEST_F(CudaEngineTest, CopiesThereAndBack) {
+  constexpr size_t kBytes = 1 << 20;
+  absl::StatusOr<std::unique_ptr<Stream>> stream = engine_->CreateStream();
+  ASSERT_TRUE(stream.ok());
+  absl::StatusOr<void*> host = engine_->AllocateHost(2 * kBytes);
+  absl::StatusOr<void*> device = engine_->Allocate(kBytes);
+  ASSERT_TRUE(host.ok() && device.ok());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(*device) % kTensorAlignment, 0u);
+  auto* bytes = static_cast<unsigned char*>(*host);
+  for (size_t i = 0; i < kBytes; ++i) {
+    bytes[i] = static_cast<unsigned char>(i * 31 + i / 256);
+    bytes[kBytes + i] = 0;
+  }
+  ASSERT_TRUE(engine_->CopyToDevice(*device, bytes, kBytes, **stream).ok());
+  ASSERT_TRUE(engine_->CopyToHost(bytes + kBytes, *device, kBytes, **stream).ok());
+  ASSERT_TRUE((*stream)->Synchronize().ok());
+  EXPECT_TRUE(std::equal(bytes, bytes + kBytes, bytes + kBytes));
+  engine_->Free(*device);
+  engine_->FreeHost(*host);
+}
+
+TEST_F(CudaEngineTest, TooLargeAnAllocationNamesTheNumbersAndLeavesTheEngineWorking) {
+  const absl::StatusOr<void*> huge = engine_->Allocate(size_t{1} << 46);
+  ASSERT_EQ(huge.status().code(), absl::StatusCode::kResourceExhausted) << huge.status();
+  EXPECT_NE(huge.status().message().find("70368744177664"), std::string_view::npos) << huge.status();
+  const absl::StatusOr<void*> small = engine_->Allocate(1 << 20);
+  ASSERT_TRUE(small.ok()) << small.status();
+  engine_->Free(*small);
+}
+
+}  // namespace
+}  // namespace flashbob
