@@ -113,8 +113,10 @@ class CpuEngine final : public Engine {
   bool unified_memory() const override { return true; }
 
   absl::StatusOr<void*> Allocate(size_t bytes) override {
+    // More than there is would be given all the same, and the process killed once it is used.
+    const bool fits = bytes <= static_cast<size_t>(device_.memory_bytes);
     const size_t rounded = (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-    void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(kTensorAlignment, rounded);
+    void* pointer = fits ? std::aligned_alloc(kTensorAlignment, rounded) : nullptr;
     if (pointer == nullptr) {
       return absl::ResourceExhaustedError(
           absl::StrCat("no ", bytes, " bytes to allocate; the machine has ", device_.memory_bytes));

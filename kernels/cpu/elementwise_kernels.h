@@ -22,6 +22,7 @@ struct Vector<float> {
   typedef float Type __attribute__((vector_size(FLASHBOB_VECTOR_BYTES), may_alias));
   typedef float Unaligned __attribute__((vector_size(FLASHBOB_VECTOR_BYTES), may_alias, aligned(4)));
   typedef int32_t Ints __attribute__((vector_size(FLASHBOB_VECTOR_BYTES)));
+  typedef uint32_t Bits __attribute__((vector_size(FLASHBOB_VECTOR_BYTES)));
   using Int = int32_t;
 };
 
@@ -31,6 +32,7 @@ struct Vector<double> {
   typedef double Type __attribute__((vector_size(FLASHBOB_VECTOR_BYTES), may_alias));
   typedef double Unaligned __attribute__((vector_size(FLASHBOB_VECTOR_BYTES), may_alias, aligned(8)));
   typedef int64_t Ints __attribute__((vector_size(FLASHBOB_VECTOR_BYTES)));
+  typedef uint64_t Bits __attribute__((vector_size(FLASHBOB_VECTOR_BYTES)));
   using Int = int64_t;
 };
 
@@ -64,7 +66,7 @@ struct ExpFloat {
   static constexpr float kLn2Low = -2.12194440e-4f;
   static constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   static constexpr int kMantissaBits = 23;
-  static constexpr int32_t kOne = 0x3F800000;
+  static constexpr uint32_t kOne = 0x3F800000;
   static constexpr float kLowest = -87.33654f;  // 126 ln 2
   static constexpr float kHighest = 88.37626f;  // 127.5 ln 2
   static constexpr float kQ[] = {0.4999999345f, 0.1666652063f, 0.04166838805f, 0.00836871688f, 0.001381459865f};
@@ -76,7 +78,7 @@ struct ExpDouble {
   static constexpr double kLn2Low = 1.9082149292705878161e-10;
   static constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr int kMantissaBits = 52;
-  static constexpr int64_t kOne = 0x3FF0000000000000;
+  static constexpr uint64_t kOne = 0x3FF0000000000000;
   static constexpr double kLowest = -708.39641853226410622;
   static constexpr double kHighest = 709.43613930310391;
   static constexpr double kQ[] = {0.500000000000001063,     0.166666666666664125,   0.0416666666665301585,
@@ -102,7 +104,8 @@ inline Vec<Real> Exp(Vec<Real> x) {
   for (int i = kDegree - 2; i >= 0; --i) q = q * r + E::kQ[i];
   const Vec<Real> fraction = (q * r) * r + r + Real{1};
   // The shift drops kRound's own bits and leaves n in the exponent's place. Multiplying keeps a NaN a NaN.
-  const Ints<Real> exponent = (reinterpret_cast<Ints<Real>>(shifted) << E::kMantissaBits) + E::kOne;
+  using Bits = typename Vector<Real>::Bits;
+  const Bits exponent = (reinterpret_cast<Bits>(shifted) << E::kMantissaBits) + E::kOne;
   Vec<Real> y = fraction * reinterpret_cast<Vec<Real>>(exponent);
   y = x < E::kLowest ? Vec<Real>{} : y;
   return x > E::kHighest ? Broadcast<Real>(kInfinity) : y;

@@ -100,7 +100,8 @@ TEST(CpuEngineTest, SameBitsForAnyNumberOfThreadsAndAnySizeOfSlices) {
            {cpu::CpuEngineOptions{1, 1e12}, {2, 1e12}, {5, 1e12}, {1, 1}, {3, 1}, {4, 3e7}}) {
         const std::unique_ptr<Engine> engine = cpu::CreateCpuEngine(options);
         Call call(spec);
-        for (int run = 0; run < 2; ++run) {
+        const int runs = expected.empty() ? 2 : 1;
+        for (int run = 0; run < runs; ++run) {
           ASSERT_TRUE(RunToCompletion(*engine, call.computation(), call.pointers()).ok());
           if (expected.empty()) expected = call.Outputs();
           EXPECT_EQ(call.Outputs(), expected) << options.threads << " threads, slices of " << options.slice_flops;
