@@ -22,10 +22,9 @@ namespace {
 constexpr Duration kTick = std::chrono::milliseconds(200);
 // Free memory that no request used for so long goes back to the system.
 constexpr Duration kKeepFreeMemory = std::chrono::seconds(60);
-// The end of the grace period, kept for the last statuses to reach their clients, and for the HTTP server of /metrics,
-// which looks every two seconds whether it should stop.
-constexpr Duration kLastWords = std::chrono::seconds(1);
-constexpr Duration kMetricsStop = std::chrono::seconds(2);
+// The end of the grace period, kept for the last statuses to reach their clients. Longer than the HTTP server of
+// /metrics takes to stop: it looks every two seconds whether it should.
+constexpr Duration kLastWords = std::chrono::milliseconds(2500);
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
 
@@ -56,18 +55,18 @@ void Server::Drain(Duration grace) {
   if (draining_.exchange(true) || grpc_server_ == nullptr) return;
   SetServing(false);
   scheduler_->Drain();
-  const Duration tail = std::min(grace / 2, kLastWords + kMetricsStop);
+  const Duration tail = std::min(grace / 2, kLastWords);
   if (!calls_.WaitUntilEmpty(grace - tail)) {
     environment_.log->Write(LogLevel::kWarning, "ending what is in flight", {{"calls_in_flight", calls_.size()}});
   }
+  // Both take a while to stop; together they take no longer than the slower.
+  std::thread stop_metrics([this] { metrics_endpoint_.reset(); });
   calls_.Close(
       RetryableError(Reason::kDraining, "the server is shutting down and ended this request", std::chrono::seconds(1)));
-  // Both take a while to stop; together they take no longer than the slower.
-  std::thread metrics_stop([this] { metrics_endpoint_.reset(); });
   // Lets connections go and cancels whatever has not taken its status in time.
-  grpc_server_->Shutdown(std::chrono::system_clock::now() + std::min(tail, kLastWords));
+  grpc_server_->Shutdown(std::chrono::system_clock::now() + tail / 2);
   grpc_server_->Wait();
-  metrics_stop.join();
+  stop_metrics.join();
 }
 
 absl::Status Server::StartScheduler() {
@@ -94,6 +93,7 @@ absl::Status Server::StartGrpc() {
   limits.set_max_metadata_bytes(kMaxMetadataBytes);
   limits.set_idle_upload_seconds(options_.idle_upload_seconds);
   limits.set_max_sequences(kMaxSequences);
+  limits.set_max_heads(kMaxHeads);
   info_ = std::make_unique<ServerInfo>(kVersion, *scheduler_, *pool_, std::move(limits));
 
   const CallEnvironment environment{*environment_.clock, calls_, *metrics_, *environment_.log,

@@ -88,6 +88,10 @@ absl::Status RetryableError(Reason reason, const std::string& text, Duration del
 
 absl::Status AsSpecError(const absl::Status& status) {
   if (status.ok() || status.GetPayload(kErrorInfoUrl).has_value()) return status;
+  // From a plan, that is for ever: it is too large for the engine, not for what is free now.
+  if (status.code() == absl::StatusCode::kResourceExhausted) {
+    return Error(Reason::kTooLarge, std::string(status.message()));
+  }
   absl::Status with_reason = status;
   if (status.code() == absl::StatusCode::kInvalidArgument) SetReason(with_reason, Reason::kBadSpec, {});
   if (status.code() == absl::StatusCode::kUnimplemented) SetReason(with_reason, Reason::kUnsupportedProblem, {});

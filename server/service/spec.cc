@@ -188,6 +188,13 @@ absl::StatusOr<ParsedSpec> ParseSpec(const v1::ComputeSpec& spec) {
   }
   absl::StatusOr<Computation> computation = Computation::Create(operation, options, inputs, wanted);
   if (!computation.ok()) return AsSpecError(computation.status());
+  const AttentionProblem& problem = computation->problem();
+  if (problem.batch() > kMaxHeads / problem.heads()) {
+    return Error(Reason::kTooLarge,
+                 absl::StrCat("a batch of ", problem.batch(), " with ", problem.heads(),
+                              " heads each; this server takes ", kMaxHeads, " heads in all"),
+                 {{"batch", problem.batch()}, {"heads", problem.heads()}, {"limit_heads", kMaxHeads}});
+  }
   ParsedSpec parsed{*std::move(computation), {}, std::move(outputs)};
   for (const TensorInfo& input : inputs) parsed.inputs.push_back(input.name);
   if (parsed.outputs.empty()) {

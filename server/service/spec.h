@@ -13,6 +13,9 @@ namespace flashbob::server {
 
 // Most sequences in one packed batch: Limits.max_sequences.
 inline constexpr int64_t kMaxSequences = 65536;
+// Most query heads over all batch entries, or sequences, of one call: Limits.max_heads. An engine plans each of them,
+// and a plan is made while a client waits for its first answer.
+inline constexpr int64_t kMaxHeads = int64_t{1} << 20;
 inline constexpr size_t kMaxRequestIdBytes = 128;
 
 // OK where `id` is empty or at most kMaxRequestIdBytes of printable ASCII.

@@ -195,6 +195,26 @@ TEST(ServerProcessTest, TerminatedUnderLoadEndsEveryCallCleanlyAndExitsWithZeroI
   for (const auto& [what, count] : load.unclean()) ADD_FAILURE() << count << " calls ended with: " << what;
 }
 
+TEST(ServerProcessTest, ClientThatTakesNothingOfItsResultDoesNotHoldUpTheEnd) {
+  constexpr seconds kGrace(6);
+  ServerProcess process = ServerProcess::Serve({"--grace-seconds", "6"});
+  ASSERT_TRUE(process.serving()) << process.err();
+  const auto stub = v1::AttentionService::NewStub(ConnectTo(process.port(), /*small_window=*/true));
+  ComputeStream stream(*stub);
+  const v1::ComputeSpec spec = OneKey(20000, 128);  // o of 10 MB
+  stream.Send(spec);
+  ASSERT_TRUE(stream.SendInputs(spec));
+  while (!stream.Receive()->has_result()) {
+  }
+  const auto told = std::chrono::steady_clock::now();
+  process.Signal(SIGTERM);
+  const std::optional<int> code = process.Wait(kGrace + seconds(20));
+  const auto took = std::chrono::steady_clock::now() - told;
+  EXPECT_EQ(code, 0) << process.err();
+  EXPECT_LE(took, kGrace);
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
 TEST(ServerProcessTest, IdleServerStopsWithZero) {
   for (int signal : {SIGTERM, SIGINT}) {
     ServerProcess process = ServerProcess::Serve();

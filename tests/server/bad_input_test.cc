@@ -204,6 +204,13 @@ const BadSpec kBadSpecs[] = {
      kFailed,
      "TOO_LARGE",
      {"70000", "65536"}},
+    {"TooManyHeads",
+     [](auto& spec) {
+       SetShapes(spec, {1 << 11, 1 << 10, 0, 1});
+     },
+     kFailed,
+     "TOO_LARGE",
+     {"batch of 2048 with 1024 heads", "1048576"}},
     {"InputMissing", [](auto& spec) { spec.mutable_inputs()->RemoveLast(); }, kInvalid, "BAD_SPEC", {"lacks input v"}},
     {"InputTwice",
      [](auto& spec) { spec.mutable_inputs(2)->mutable_tensor()->set_name(v1::TENSOR_NAME_K); },
@@ -516,6 +523,17 @@ TEST(BadInputTest, ClientThatDiesMidUploadFreesAllItHeld) {
     stream.Send(0, 0, std::string(100, 'a'));
     EXPECT_GT(server.server().HostMemory().reserved_bytes, 0);
   }  // cancelled, and its connection closed
+  EXPECT_TRUE(server.CleanAndServing());
+}
+
+TEST(BadInputTest, MetadataOverTheLimitIsRefused) {
+  TestServer server;
+  const auto stub = server.Connect();
+  grpc::ClientContext context;
+  context.AddMetadata("x", std::string(2 * kMaxMetadataBytes, 'x'));
+  v1::GetServerInfoResponse response;
+  const grpc::Status status = stub->GetServerInfo(&context, {}, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
   EXPECT_TRUE(server.CleanAndServing());
 }
 

@@ -66,6 +66,8 @@ TEST(ErrorsTest, EveryReasonHasItsCode) {
 TEST(ErrorsTest, WhatKernelsSayOfAProblemGetsItsReasonOnce) {
   EXPECT_EQ(ReasonOf(AsSpecError(absl::InvalidArgumentError("x"))), "BAD_SPEC");
   EXPECT_EQ(ReasonOf(AsSpecError(absl::UnimplementedError("x"))), "UNSUPPORTED_PROBLEM");
+  EXPECT_EQ(ReasonOf(AsSpecError(absl::ResourceExhaustedError("x"))), "TOO_LARGE");
+  EXPECT_EQ(AsSpecError(absl::ResourceExhaustedError("x")).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(AsSpecError(absl::InternalError("x"))), "");
   EXPECT_EQ(ReasonOf(AsSpecError(Error(Reason::kBadChunk, "x"))), "BAD_CHUNK");
 }
