@@ -4,7 +4,8 @@
     python3 cudnn_attention.py bob.jsonl > ratios.jsonl
 
 Takes the shapes that hopper_kernels timed just before on the same GPU and gives BoB over cuDNN's backward; a shape that
-cuDNN's attention does not take (a window) is left as it is, and so is fp16. bf16, fresh random normal inputs, warm, median of at least 10.
+cuDNN's attention does not take (a window) is left as it is, and so is fp16. bf16, fresh random normal inputs, warm,
+median of at least 10.
 """
 
 import argparse

@@ -3,8 +3,10 @@
 
     ratios.py path/to/cuda_attention_benchmark [-o out.json] [shape ...]     shapes: B,H,N,D or B,H,N,D,c
 
-Both sides: bf16, normal inputs, device events, medians of 10 after warm-up. A shape's two sides run one after the other.
+Both sides: bf16, normal inputs, device events, medians of 10 after warm-up. A shape's two sides run one after the
+other.
 """
+
 import argparse
 import json
 import statistics
@@ -72,8 +74,10 @@ def main():
         rows.append(row)
         torch.cuda.empty_cache()
 
-    print(f"{'shape':>18} {'fwd':>8} {'bwd':>8} {'jvp':>8} {'bob ms':>8} {'TF':>5} | {'cudnn f':>8} {'b':>8} | "
-          f"{'fwd/cf':>6} {'bwd/cb':>6} {'bob/cb':>6} | {'fa f':>7} {'b':>7}")
+    print(
+        f"{'shape':>18} {'fwd':>8} {'bwd':>8} {'jvp':>8} {'bob ms':>8} {'TF':>5} | {'cudnn f':>8} {'b':>8} | "
+        f"{'fwd/cf':>6} {'bwd/cb':>6} {'bob/cb':>6} | {'fa f':>7} {'b':>7}"
+    )
     for row in rows:
         ms = {result["operation"]: result["ms"] for result in row["flashbob"]}
         rate = {result["operation"]: result["tflops"] for result in row["flashbob"]}
@@ -89,13 +93,25 @@ def main():
         }
         ratios = list(row["ratios"].values())
         name = ",".join(map(str, row["shape"])) + (" c" if row["causal"] else " n")
-        print(f"{name:>18} {ms['forward']:8.3f} {ms['backward']:8.3f} {ms['jvp']:8.3f} {ms['double_backward']:8.3f} "
-              f"{rate['double_backward']:5.0f} | {cudnn['forward_ms']:8.3f} {cudnn['backward_ms']:8.3f} | "
-              f"{ratios[0]:6.2f} {ratios[1]:6.2f} {ratios[2]:6.2f} | {flash['forward_ms']:7.3f} {flash['backward_ms']:7.3f}")
+        print(
+            f"{name:>18} {ms['forward']:8.3f} {ms['backward']:8.3f} {ms['jvp']:8.3f} {ms['double_backward']:8.3f} "
+            f"{rate['double_backward']:5.0f} | {cudnn['forward_ms']:8.3f} {cudnn['backward_ms']:8.3f} | "
+            f"{ratios[0]:6.2f} {ratios[1]:6.2f} {ratios[2]:6.2f} | {flash['forward_ms']:7.3f} "
+            f"{flash['backward_ms']:7.3f}"
+        )
     if arguments.output:
         with open(arguments.output, "w") as file:
-            json.dump({"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-                       "cudnn": torch.backends.cudnn.version(), "command": " ".join(sys.argv), "rows": rows}, file, indent=1)
+            json.dump(
+                {
+                    "device": torch.cuda.get_device_name(),
+                    "torch": torch.__version__,
+                    "cudnn": torch.backends.cudnn.version(),
+                    "command": " ".join(sys.argv),
+                    "rows": rows,
+                },
+                file,
+                indent=1,
+            )
 
 
 if __name__ == "__main__":
