@@ -28,7 +28,7 @@ namespace flashbob::server {
 class Server {
  public:
   struct Environment {
-    std::unique_ptr<Engine> engine;
+    std::vector<std::unique_ptr<Engine>> engines;  // one a device, at least one
     const Clock* clock = nullptr;  // must outlive the server
     EventLog* log = nullptr;       // must outlive the server
     // Called once, from some thread, when the device failed and the process should be restarted.

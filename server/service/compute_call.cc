@@ -245,7 +245,7 @@ void ComputeCall::FillResultLocked() {
   SetDuration(*result.mutable_timings()->mutable_receive(), timings_.receive);
   SetDuration(*result.mutable_timings()->mutable_queue(), timings_.queue);
   SetDuration(*result.mutable_timings()->mutable_compute(), timings_.compute);
-  result.set_device(compute_.device);
+  result.set_device(request_->device_name());
 }
 
 std::vector<TensorBytes> ComputeCall::BytesOfLocked(const std::vector<TensorName>& names) const {

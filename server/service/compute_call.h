@@ -34,7 +34,6 @@ namespace flashbob::server {
 struct ComputeEnvironment {
   Scheduler& scheduler;
   int64_t max_chunk_bytes;
-  std::string device;  // names the device in results
 };
 
 class ComputeCall final : public Call<grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>>,

@@ -95,11 +95,11 @@ v1::GetServerInfoResponse ServerInfo::Now() const {
       memory = info.host_memory();
       continue;
     }
-    memory.set_limit_bytes(use.engine->device().memory_bytes);
-    memory.set_reserved_bytes(use.reserved_bytes);
-    memory.set_used_bytes(use.reserved_bytes);
-    memory.set_high_water_bytes(use.high_water_bytes);
-    memory.set_largest_free_bytes(use.engine->device().memory_bytes - use.reserved_bytes);
+    memory.set_limit_bytes(use.memory.limit_bytes);
+    memory.set_reserved_bytes(use.memory.reserved_bytes);
+    memory.set_used_bytes(use.memory.reserved_bytes);
+    memory.set_high_water_bytes(use.memory.high_water_bytes);
+    memory.set_largest_free_bytes(use.memory.largest_free_bytes);
   }
   int64_t in_flight = 0;
   for (int64_t count : scheduler_.CountByState()) in_flight += count;

@@ -26,7 +26,7 @@ TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOption
   auto engine = std::make_unique<SteppedEngine>(engine_options);
   engine_ = engine.get();
   Server::Environment environment;
-  environment.engine = std::move(engine);
+  environment.engines.push_back(std::move(engine));
   environment.clock = &clock;
   environment.log = log_.get();
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(environment));
