@@ -78,11 +78,21 @@ void Server::Drain(Duration grace) {
 absl::Status Server::StartScheduler() {
   pool_ =
       std::make_unique<HostMemoryPool>(*environment_.engines.front(), *environment_.clock, options_.host_memory_bytes);
+  if (!options_.tenants_file.empty()) {
+    FLASHBOB_ASSIGN_OR_RETURN(tenants_, TenantRegistry::FromFile(options_.tenants_file));
+  }
+  TensorStore::Options store_options;
+  store_options.server = options_.server_name;
+  store_options.max_bytes = options_.store_memory_bytes;
+  store_options.max_lease = FromSeconds(options_.max_lease_seconds);
+  store_options.default_lease = std::min(store_options.default_lease, store_options.max_lease);
+  store_ = std::make_unique<TensorStore>(*environment_.clock, std::move(store_options));
   std::vector<Engine*> engines;
   for (const auto& engine : environment_.engines) engines.push_back(engine.get());
   FairScheduler::Options options;
   options.max_queued_requests = options_.max_queued_requests;
   options.max_message_bytes = MaxMessageBytes(options_);
+  options.device_memory_bytes = options_.device_memory_bytes;
   options.on_device_lost = [this](const absl::Status& status) {
     environment_.log->Write(LogLevel::kError, "device lost", {{"error", std::string(status.message())}});
     SetServing(false);
@@ -102,13 +112,15 @@ absl::Status Server::StartGrpc() {
   limits.set_max_metadata_bytes(kMaxMetadataBytes);
   limits.set_idle_upload_seconds(options_.idle_upload_seconds);
   limits.set_max_sequences(kMaxSequences);
-  limits.set_max_heads(kMaxHeads);
+  limits.set_max_lease_seconds(static_cast<int64_t>(options_.max_lease_seconds));
   info_ = std::make_unique<ServerInfo>(kVersion, *scheduler_, *pool_, std::move(limits));
 
   const CallEnvironment environment{*environment_.clock, calls_, *metrics_, *environment_.log,
                                     FromSeconds(options_.idle_upload_seconds)};
-  service_ = std::make_unique<AttentionServiceImpl>(environment,
-                                                    ComputeEnvironment{*scheduler_, options_.max_chunk_bytes}, *info_);
+  service_ = std::make_unique<AttentionServiceImpl>(
+      environment,
+      ComputeEnvironment{*scheduler_, {*store_, *pool_, options_.max_chunk_bytes, MaxMessageBytes(options_)}}, tenants_,
+      *info_);
 
   // Never undone, so that the last gRPC object to go does not shut gRPC down: that joins a thread which, after a write
   // that met flow control, may poll for another 10 s.
@@ -152,6 +164,7 @@ absl::Status Server::StartMetrics() {
 void Server::Tick() {
   const TimePoint now = environment_.clock->Now();
   calls_.CutIdle(now);
+  store_->DropExpired();
   pool_->Trim(now - kKeepFreeMemory);
 }
 

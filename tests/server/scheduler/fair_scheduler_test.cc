@@ -605,12 +605,14 @@ TEST(FairSchedulerTest, TwoDevicesTakeARequestEach) {
 
 TEST(FairSchedulerTest, OtherDeviceGoesOnWhereOneIsLost) {
   Bench bench({}, 100, true);
-  bench.engine.Fail(absl::InternalError("unspecified launch failure"));
-  bench.engine.LetGo();
   Sent one(bench, Forward(8));
   Sent other(bench, Forward(8));
   one.Ready();
   other.Ready();
+  bench.engine.WaitForLaunches(1);
+  bench.second.WaitForLaunches(1);
+  bench.engine.Fail(absl::InternalError("unspecified launch failure"));
+  bench.engine.LetGo();
   bench.second.LetGo();
   const std::vector<absl::Status> ends = {one.listener->WaitUntilComputed(), other.listener->WaitUntilComputed()};
   EXPECT_EQ(ends[0].ok() + ends[1].ok(), 1);

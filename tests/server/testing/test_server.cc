@@ -11,6 +11,7 @@ ServerOptions TestServer::DefaultOptions() {
   options.listen = "127.0.0.1:0";
   options.metrics_listen = "";
   options.host_memory_bytes = 16 << 20;
+  options.store_memory_bytes = 8 << 20;
   options.max_queued_requests = 8;
   options.max_chunk_bytes = 1 << 20;
   return options;
