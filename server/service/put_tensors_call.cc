@@ -1,6 +1,7 @@
 #include "server/service/put_tensors_call.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -95,7 +96,8 @@ absl::Status PutTensorsCall::TakeSpecLocked(const v1::PutTensorsSpec& spec) {
     const int64_t bytes = BytesOf(info);
     largest = std::max(largest, bytes);
     if (bytes > storage_.store.options().max_bytes - total) {
-      total = bytes;  // more than there can be: the store says so, with the number
+      // More than there can be, perhaps than can be added up: the store says so.
+      total = bytes > std::numeric_limits<int64_t>::max() - total ? bytes : total + bytes;
       break;
     }
     total += HostMemoryPool::BlockBytes(bytes);
