@@ -11,7 +11,6 @@ ServerOptions TestServer::DefaultOptions() {
   options.listen = "127.0.0.1:0";
   options.metrics_listen = "";
   options.host_memory_bytes = 16 << 20;
-  options.store_memory_bytes = 8 << 20;
   options.max_queued_requests = 8;
   options.max_chunk_bytes = 1 << 20;
   return options;
@@ -27,7 +26,7 @@ TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOption
   auto engine = std::make_unique<SteppedEngine>(engine_options);
   engine_ = engine.get();
   Server::Environment environment;
-  environment.engines.push_back(std::move(engine));
+  environment.engine = std::move(engine);
   environment.clock = &clock;
   environment.log = log_.get();
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(environment));
