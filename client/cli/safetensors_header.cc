@@ -1,6 +1,7 @@
 #include "client/cli/safetensors_header.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -14,7 +15,26 @@ namespace flashbob::safetensors {
 namespace {
 
 constexpr char kMetadataKey[] = "__metadata__";
-constexpr DType kAllDTypes[] = {DType::kBF16, DType::kF16, DType::kF32, DType::kF64, DType::kI32, DType::kI64};
+
+struct DTypeRow {
+  DType dtype;
+  const char* name;
+  size_t bytes;
+};
+constexpr DTypeRow kDTypes[] = {
+    {DType::kBool, "BOOL", 1},      {DType::kU8, "U8", 1},   {DType::kI8, "I8", 1},   {DType::kF8E4M3, "F8_E4M3", 1},
+    {DType::kF8E5M2, "F8_E5M2", 1}, {DType::kU16, "U16", 2}, {DType::kI16, "I16", 2}, {DType::kBF16, "BF16", 2},
+    {DType::kF16, "F16", 2},        {DType::kU32, "U32", 4}, {DType::kI32, "I32", 4}, {DType::kF32, "F32", 4},
+    {DType::kU64, "U64", 8},        {DType::kI64, "I64", 8}, {DType::kF64, "F64", 8},
+};
+
+const DTypeRow& RowOf(DType dtype) {
+  return *std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const DTypeRow& row) { return row.dtype == dtype; });
+}
+
+std::string NamesOfDTypes() {
+  return absl::StrJoin(kDTypes, ", ", [](std::string* out, const DTypeRow& row) { absl::StrAppend(out, row.name); });
+}
 
 std::string ToText(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
@@ -95,8 +115,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     if (place_ != Place::kEntry || field_ != "dtype") return Refuse("a string");
     const std::optional<DType> dtype = ParseDType(text);
     if (!dtype.has_value()) {
-      return Fail(
-          absl::StrCat("tensor ", entry().name, " has dtype ", text, "; known are BF16, F16, F32, F64, I32 and I64"));
+      return Fail(absl::StrCat("tensor ", entry().name, " has dtype ", text, "; known are ", NamesOfDTypes()));
     }
     entry().dtype = *dtype;
     return true;
@@ -220,45 +239,16 @@ absl::Status CheckPlaces(const std::vector<Entry>& entries, uint64_t data_bytes)
 
 }  // namespace
 
-const char* Name(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return "BF16";
-    case DType::kF16:
-      return "F16";
-    case DType::kF32:
-      return "F32";
-    case DType::kF64:
-      return "F64";
-    case DType::kI32:
-      return "I32";
-    case DType::kI64:
-      return "I64";
-  }
-  return "unknown";
-}
+const char* Name(DType dtype) { return RowOf(dtype).name; }
 
 std::optional<DType> ParseDType(std::string_view name) {
-  for (DType dtype : kAllDTypes) {
-    if (name == Name(dtype)) return dtype;
+  for (const DTypeRow& row : kDTypes) {
+    if (name == row.name) return row.dtype;
   }
   return std::nullopt;
 }
 
-size_t SizeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-    case DType::kF16:
-      return 2;
-    case DType::kF32:
-    case DType::kI32:
-      return 4;
-    case DType::kF64:
-    case DType::kI64:
-      return 8;
-  }
-  return 0;
-}
+size_t SizeOf(DType dtype) { return RowOf(dtype).bytes; }
 
 std::optional<uint64_t> NumBytes(DType dtype, const std::vector<int64_t>& shape) {
   constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());

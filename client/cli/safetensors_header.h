@@ -20,8 +20,24 @@
 
 namespace flashbob::safetensors {
 
-// The element types that are read and written; the format has more.
-enum class DType : uint8_t { kBF16, kF16, kF32, kF64, kI32, kI64 };
+// The format's element types of whole bytes.
+enum class DType : uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kU16,
+  kI16,
+  kBF16,
+  kF16,
+  kU32,
+  kI32,
+  kF32,
+  kU64,
+  kI64,
+  kF64
+};
 const char* Name(DType dtype);  // "BF16", ...
 std::optional<DType> ParseDType(std::string_view name);
 size_t SizeOf(DType dtype);  // bytes of an element

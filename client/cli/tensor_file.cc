@@ -20,11 +20,9 @@ std::optional<DType> ToDType(safetensors::DType dtype) {
       return DType::kFloat32;
     case safetensors::DType::kF64:
       return DType::kFloat64;
-    case safetensors::DType::kI32:
-    case safetensors::DType::kI64:
+    default:
       return std::nullopt;
   }
-  return std::nullopt;
 }
 
 safetensors::DType ToFileDType(DType dtype) {

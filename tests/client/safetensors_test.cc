@@ -204,7 +204,7 @@ TEST_F(SafetensorsTest, RefusesEveryMalformedHeaderNamingWhatIsWrong) {
       {R"({"x":{"dtype":"F32","shape":[1]}})", 4, "x lacks data_offsets"},
       {R"({"x":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4, "has dtype twice"},
       {R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"more":1}})", 4, "unknown key more"},
-      {R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "has dtype U8"},
+      {R"({"x":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}})", 1, "has dtype F4"},
       {R"({"x":{"dtype":4,"shape":[1],"data_offsets":[0,4]}})", 4, "a number as dtype"},
       {R"({"x":{"dtype":["F32"],"shape":[1],"data_offsets":[0,4]}})", 4, "an array"},
       {R"({"x":{"dtype":"F32","shape":"1","data_offsets":[0,4]}})", 4, "a string as shape"},
