@@ -32,6 +32,9 @@ void AddBackendFlags(CLI::App& command, BackendFlags& flags) {
   CLI::Option* server = command
                             .add_option("--server", flags.server,
                                         absl::StrCat("The server [$", kServerVariable, ", else ", kDefaultServer, "]"))
+                            ->check([](const std::string& address) {
+                              return address.empty() ? std::string("is empty; it must be HOST:PORT") : std::string();
+                            })
                             ->type_name("HOST:PORT");
   command.add_flag("--embedded", flags.embedded, "Compute in this process, with no server")->excludes(server);
   command.add_option("--timeout", flags.timeout_seconds, "Give a call up after so many seconds [3600]")

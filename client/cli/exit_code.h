@@ -8,7 +8,7 @@ namespace flashbob::cli {
 
 inline constexpr int kSuccess = 0;
 inline constexpr int kFailure = 1;      // refused or failed computation; check: an output over its bar
-inline constexpr int kUsage = 2;        // flags that contradict each other or make no sense; files
+inline constexpr int kUsage = 2;        // flags that contradict each other or make no sense; files; standard output
 inline constexpr int kUnreachable = 3;  // no server there, or it went away
 
 // The code of an error that a backend gave.

@@ -1,7 +1,9 @@
 // The `flashbob` program: attention's derivatives from the command line.
 #include <malloc.h>
 
+#include <algorithm>
 #include <iostream>
+#include <string_view>
 #include <vector>
 
 #include "client/cli/command.h"
@@ -23,8 +25,14 @@ constexpr char kFooter[] = R"(Examples:
 
 Environment: FLASHBOB_SERVER, the server where --server is not given; FLASHBOB_TOKEN, a token that names the tenant.
 
-Exit codes: 0 success; 1 the computation was refused or failed, or an error is over its bar; 2 wrong usage or files;
+Exit codes: 0 success; 1 the computation was refused or failed, or an error is over its bar; 2 wrong usage, or files
+or standard output that cannot be used;
 3 no server was reached.)";
+
+// Arguments that make no sense still say how their error is to be printed.
+bool AsksForJson(int argc, char** argv) {
+  return std::any_of(argv, argv + argc, [](const char* argument) { return std::string_view(argument) == "--json"; });
+}
 
 int Main(int argc, char** argv) {
   // gRPC allocates and frees megabytes at a time; given back to the system and mapped again each time, they cost more
@@ -45,12 +53,18 @@ int Main(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? kSuccess : kUsage;  // help and version are "errors" of code 0
+    if (program.exit(error) == 0) return kSuccess;  // help and version are "errors" of code 0
+    if (AsksForJson(argc, argv))
+      Console(std::cout, std::cerr, true).Fail(kUsage, absl::InvalidArgumentError(error.what()));
+    return kUsage;
   }
   for (const std::unique_ptr<Command>& command : commands) {
     if (!command->chosen()) continue;
     Console console(std::cout, std::cerr, command->json());
-    return command->Run(console);
+    const int exit_code = command->Run(console);
+    if (std::cout.flush()) return exit_code;
+    console.Note("standard output cannot be written: the results are lost");
+    return exit_code == kSuccess ? kUsage : exit_code;
   }
   return kUsage;
 }

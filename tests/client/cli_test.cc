@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -165,6 +166,7 @@ TEST_F(CliTest, WrongUsageExitsWith2AndSaysWhyOnStandardError) {
       {"run", "forward", in, "-o", out, "--embedded", "--outputs", ""},
       {"run", "forward", in, "-o", out, "--embedded", "--dtype", "fp32"},
       {"info", "--embedded", "--timeout", "0"},
+      {"info", "--server", ""},
       {"info", "extra"},
       {"bench", "--embedded", "--shape", "1,2,3"},
       {"bench", "--embedded", "--shape", "1,2,3,x"},
@@ -184,6 +186,40 @@ TEST_F(CliTest, WrongUsageExitsWith2AndSaysWhyOnStandardError) {
     EXPECT_EQ(result.out, "") << line;
   }
   EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+TEST_F(CliTest, WrongUsageWithJsonIsOneObjectToo) {
+  const ProgramResult result = RunProgram({"bench", "--json", "--concurrency", "0"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(ObjectOf(result)["error"]["code"], "INVALID_ARGUMENT");
+  EXPECT_NE(ObjectOf(result)["error"]["message"].get<std::string>().find("--concurrency"), std::string::npos);
+}
+
+TEST_F(CliTest, ResultsThatCannotBePrintedExitWith2) {
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {"--json"}}) {
+    std::vector<std::string> arguments = {"info", "--embedded"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const ProgramResult result = RunProgram(arguments, {}, "/dev/full");
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find("standard output"), std::string::npos) << result.err;
+  }
+}
+
+TEST_F(CliTest, TensorsOfOtherTypesInAFileAreLeftAlone) {
+  const std::vector<std::byte> mask(3);
+  const std::vector<float> q(4);
+  const std::span<const std::byte> floats = std::as_bytes(std::span(q));
+  const Tensor tensors[] = {{"mask", safetensors::DType::kBool, {3}, mask},
+                            {"codes", safetensors::DType::kF8E4M3, {3}, mask},
+                            {"q", safetensors::DType::kF32, {1, 1, 2, 2}, floats},
+                            {"k", safetensors::DType::kF32, {1, 1, 2, 2}, floats},
+                            {"v", safetensors::DType::kF32, {1, 1, 2, 2}, floats}};
+  ASSERT_TRUE(safetensors::Write(Path("in"), tensors, {}).ok());
+  const ProgramResult result = RunProgram({"run", "forward", Path("in"), "-o", Path("out"), "--embedded", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  std::vector<std::string> ignored = ObjectOf(result)["ignored"];
+  std::sort(ignored.begin(), ignored.end());
+  EXPECT_EQ(ignored, (std::vector<std::string>{"codes", "mask"}));
 }
 
 TEST_F(CliTest, FilesThatCannotBeUsedExitWith2) {

@@ -53,13 +53,13 @@ int ExitCodeOf(pid_t child) {
 }  // namespace
 
 ProgramResult RunProgram(const std::vector<std::string>& arguments,
-                         const std::map<std::string, std::string>& environment) {
+                         const std::map<std::string, std::string>& environment, const char* out_file) {
   int out[2];
   int err[2];
   if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) return {};
   const pid_t child = fork();
   if (child == 0) {
-    dup2(out[1], STDOUT_FILENO);
+    dup2(out_file == nullptr ? out[1] : open(out_file, O_WRONLY), STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);
     Execute(arguments, environment);
   }

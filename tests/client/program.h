@@ -14,9 +14,10 @@ struct ProgramResult {
   std::string err;
 };
 
-// Runs it with these arguments and variables added to the environment, standard output and error in pipes.
+// Runs it with these arguments and variables added to the environment, standard output and error in pipes; standard
+// output is `out_file` where one is given.
 ProgramResult RunProgram(const std::vector<std::string>& arguments,
-                         const std::map<std::string, std::string>& environment = {});
+                         const std::map<std::string, std::string>& environment = {}, const char* out_file = nullptr);
 
 // The same on a terminal: what it shows, both streams in one, is `out`.
 ProgramResult RunProgramOnTerminal(const std::vector<std::string>& arguments);
