@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartServer(const ServerOptions& options
   cpu::CpuEngineOptions engine_options;
   engine_options.threads = options.threads;
   Server::Environment environment;
-  environment.engine = cpu::CreateCpuEngine(engine_options);
+  environment.engines.push_back(cpu::CreateCpuEngine(engine_options));
   environment.clock = &clock;
   environment.log = &log;
   environment.on_device_lost = std::move(on_device_lost);

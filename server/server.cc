@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "server/base/errors.h"
-#include "server/scheduler/fifo_scheduler.h"
+#include "server/scheduler/fair_scheduler.h"
 #include "server/version.h"
 
 namespace flashbob::server {
@@ -27,6 +27,12 @@ constexpr Duration kKeepFreeMemory = std::chrono::seconds(60);
 constexpr Duration kLastWords = std::chrono::milliseconds(2500);
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
+
+std::vector<std::string> NamesOf(const std::vector<std::unique_ptr<Engine>>& engines) {
+  std::vector<std::string> names;
+  for (const auto& engine : engines) names.push_back(engine->device().name);
+  return names;
+}
 
 }  // namespace
 
@@ -42,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 Server::Server(const ServerOptions& options, Environment environment)
     : options_(options),
       environment_(std::move(environment)),
-      metrics_(std::make_shared<ServerMetrics>(kVersion, std::vector{environment_.engine->device().name})) {}
+      metrics_(std::make_shared<ServerMetrics>(kVersion, NamesOf(environment_.engines))) {}
 
 Server::~Server() {
   Drain(Duration(0));
@@ -70,17 +76,30 @@ void Server::Drain(Duration grace) {
 }
 
 absl::Status Server::StartScheduler() {
-  pool_ = std::make_unique<HostMemoryPool>(*environment_.engine, *environment_.clock, options_.host_memory_bytes);
-  FifoScheduler::Options options;
+  pool_ =
+      std::make_unique<HostMemoryPool>(*environment_.engines.front(), *environment_.clock, options_.host_memory_bytes);
+  if (!options_.tenants_file.empty()) {
+    FLASHBOB_ASSIGN_OR_RETURN(tenants_, TenantRegistry::FromFile(options_.tenants_file));
+  }
+  TensorStore::Options store_options;
+  store_options.server = options_.server_name;
+  store_options.max_bytes = options_.store_memory_bytes;
+  store_options.max_lease = FromSeconds(options_.max_lease_seconds);
+  store_options.default_lease = std::min(store_options.default_lease, store_options.max_lease);
+  store_ = std::make_unique<TensorStore>(*environment_.clock, std::move(store_options));
+  std::vector<Engine*> engines;
+  for (const auto& engine : environment_.engines) engines.push_back(engine.get());
+  FairScheduler::Options options;
   options.max_queued_requests = options_.max_queued_requests;
   options.max_message_bytes = MaxMessageBytes(options_);
+  options.device_memory_bytes = options_.device_memory_bytes;
   options.on_device_lost = [this](const absl::Status& status) {
     environment_.log->Write(LogLevel::kError, "device lost", {{"error", std::string(status.message())}});
     SetServing(false);
     if (environment_.on_device_lost) environment_.on_device_lost(status);
   };
-  FLASHBOB_ASSIGN_OR_RETURN(scheduler_, FifoScheduler::Create(*environment_.engine, *pool_, *environment_.clock,
-                                                              *metrics_, std::move(options)));
+  FLASHBOB_ASSIGN_OR_RETURN(scheduler_,
+                            FairScheduler::Create(engines, *pool_, *environment_.clock, *metrics_, std::move(options)));
   return absl::OkStatus();
 }
 
@@ -94,12 +113,14 @@ absl::Status Server::StartGrpc() {
   limits.set_idle_upload_seconds(options_.idle_upload_seconds);
   limits.set_max_sequences(kMaxSequences);
   limits.set_max_heads(kMaxHeads);
+  limits.set_max_lease_seconds(static_cast<int64_t>(options_.max_lease_seconds));
   info_ = std::make_unique<ServerInfo>(kVersion, *scheduler_, *pool_, std::move(limits));
 
   const CallEnvironment environment{*environment_.clock, calls_, *metrics_, *environment_.log,
                                     FromSeconds(options_.idle_upload_seconds)};
   service_ = std::make_unique<AttentionServiceImpl>(
-      environment, ComputeEnvironment{*scheduler_, options_.max_chunk_bytes, environment_.engine->device().name},
+      environment,
+      ComputeEnvironment{*scheduler_, {*store_, *pool_, options_.max_chunk_bytes, MaxMessageBytes(options_)}}, tenants_,
       *info_);
 
   // Never undone, so that the last gRPC object to go does not shut gRPC down: that joins a thread which, after a write
@@ -144,6 +165,7 @@ absl::Status Server::StartMetrics() {
 void Server::Tick() {
   const TimePoint now = environment_.clock->Now();
   calls_.CutIdle(now);
+  store_->DropExpired();
   pool_->Trim(now - kKeepFreeMemory);
 }
 
@@ -159,7 +181,8 @@ ServerMetrics::Gauges Server::ReadGauges() const {
   gauges.queue_limit = options_.max_queued_requests;
   gauges.calls_in_flight = calls_.size();
   gauges.host_memory = pool_->Use();
-  for (const DeviceUse& device : scheduler_->Devices()) gauges.device_reserved_bytes.push_back(device.reserved_bytes);
+  for (const DeviceUse& device : scheduler_->Devices())
+    gauges.device_reserved_bytes.push_back(device.memory.reserved_bytes);
   gauges.draining = draining_;
   return gauges;
 }

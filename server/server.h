@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/engine.h"
+#include "server/auth/tenant_registry.h"
 #include "server/base/clock.h"
 #include "server/base/event_log.h"
 #include "server/base/ticker.h"
@@ -21,6 +22,7 @@
 #include "server/service/attention_service.h"
 #include "server/service/call_registry.h"
 #include "server/service/server_info.h"
+#include "server/store/tensor_store.h"
 
 namespace flashbob::server {
 
@@ -28,9 +30,9 @@ namespace flashbob::server {
 class Server {
  public:
   struct Environment {
-    std::unique_ptr<Engine> engine;
-    const Clock* clock = nullptr;  // must outlive the server
-    EventLog* log = nullptr;       // must outlive the server
+    std::vector<std::unique_ptr<Engine>> engines;  // one a device, at least one
+    const Clock* clock = nullptr;                  // must outlive the server
+    EventLog* log = nullptr;                       // must outlive the server
     // Called once, from some thread, when the device failed and the process should be restarted.
     std::function<void(const absl::Status&)> on_device_lost;
   };
@@ -51,6 +53,7 @@ class Server {
 
   // For tests and metrics.
   PoolUse HostMemory() const { return pool_->Use(); }
+  TensorStore& store() { return *store_; }
   Scheduler& scheduler() { return *scheduler_; }
   CallRegistry& calls() { return calls_; }
   ServerMetrics& metrics() { return *metrics_; }
@@ -70,6 +73,8 @@ class Server {
   const std::shared_ptr<ServerMetrics> metrics_;
   CallRegistry calls_;
   std::unique_ptr<HostMemoryPool> pool_;
+  std::unique_ptr<TensorStore> store_;
+  TenantRegistry tenants_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ServerInfo> info_;
   std::unique_ptr<AttentionServiceImpl> service_;

@@ -34,6 +34,11 @@ struct Flags {
   std::optional<std::string> metrics_listen;
   std::optional<int> threads;
   std::optional<std::string> host_memory_bytes;
+  std::optional<std::string> device_memory_bytes;
+  std::optional<std::string> store_memory_bytes;
+  std::optional<double> max_lease_seconds;
+  std::optional<std::string> server_name;
+  std::optional<std::string> tenants_file;
   std::optional<int64_t> max_queued_requests;
   std::optional<std::string> max_chunk_bytes;
   std::optional<double> grace_seconds;
@@ -54,6 +59,18 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--host-memory-bytes", flags.host_memory_bytes,
                  "Host memory for inputs and outputs of requests, as in 4GiB; 0: half of what there is [0]")
       ->type_name("SIZE");
+  app.add_option("--device-memory-bytes", flags.device_memory_bytes,
+                 "Memory of each GPU for requests; 0: all that it has [0]")
+      ->type_name("SIZE");
+  app.add_option("--store-memory-bytes", flags.store_memory_bytes,
+                 "Of the host memory, the most that stored tensors may take; 0: half [0]")
+      ->type_name("SIZE");
+  app.add_option("--max-lease-seconds", flags.max_lease_seconds, "Longest lease of a stored tensor without use [86400]")
+      ->type_name("S");
+  app.add_option("--server-name", flags.server_name, "Names this server in the handles of its tensors [flashbob]")
+      ->type_name("NAME");
+  app.add_option("--tenants-file", flags.tenants_file, "Tenants in protobuf text format (server/auth/tenants.proto)")
+      ->type_name("FILE");
   app.add_option("--max-queued-requests", flags.max_queued_requests, "Requests that may wait at once [256]")
       ->type_name("N");
   app.add_option("--max-chunk-bytes", flags.max_chunk_bytes, "Largest chunk in a message [4MiB]")->type_name("SIZE");
@@ -91,11 +108,17 @@ absl::StatusOr<ServerOptions> OptionsOf(const Flags& flags) {
   Override(options.listen, flags.listen);
   Override(options.metrics_listen, flags.metrics_listen);
   Override(options.threads, flags.threads);
+  Override(options.max_lease_seconds, flags.max_lease_seconds);
+  Override(options.server_name, flags.server_name);
+  Override(options.tenants_file, flags.tenants_file);
   Override(options.max_queued_requests, flags.max_queued_requests);
   Override(options.grace_seconds, flags.grace_seconds);
   Override(options.idle_upload_seconds, flags.idle_upload_seconds);
   Override(options.port_file, flags.port_file);
   FLASHBOB_RETURN_IF_ERROR(OverrideBytes("host_memory_bytes", options.host_memory_bytes, flags.host_memory_bytes));
+  FLASHBOB_RETURN_IF_ERROR(
+      OverrideBytes("device_memory_bytes", options.device_memory_bytes, flags.device_memory_bytes));
+  FLASHBOB_RETURN_IF_ERROR(OverrideBytes("store_memory_bytes", options.store_memory_bytes, flags.store_memory_bytes));
   FLASHBOB_RETURN_IF_ERROR(OverrideBytes("max_chunk_bytes", options.max_chunk_bytes, flags.max_chunk_bytes));
   if (flags.log_level.has_value()) {
     FLASHBOB_ASSIGN_OR_RETURN(options.log_level, LogLevelOf(*flags.log_level));

@@ -33,6 +33,11 @@ absl::StatusOr<ServerOptions> ApplyConfigText(const std::string& name, const std
   if (config.has_metrics_listen()) options.metrics_listen = config.metrics_listen();
   if (config.has_threads()) options.threads = config.threads();
   if (config.has_host_memory_bytes()) options.host_memory_bytes = config.host_memory_bytes();
+  if (config.has_device_memory_bytes()) options.device_memory_bytes = config.device_memory_bytes();
+  if (config.has_store_memory_bytes()) options.store_memory_bytes = config.store_memory_bytes();
+  if (config.has_max_lease_seconds()) options.max_lease_seconds = config.max_lease_seconds();
+  if (config.has_server_name()) options.server_name = config.server_name();
+  if (config.has_tenants_file()) options.tenants_file = config.tenants_file();
   if (config.has_max_queued_requests()) options.max_queued_requests = config.max_queued_requests();
   if (config.has_max_chunk_bytes()) options.max_chunk_bytes = config.max_chunk_bytes();
   if (config.has_grace_seconds()) options.grace_seconds = config.grace_seconds();

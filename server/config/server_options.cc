@@ -94,6 +94,19 @@ absl::StatusOr<ServerOptions> Resolve(ServerOptions options) {
   if (options.host_memory_bytes == 0) options.host_memory_bytes = MachineMemoryBytes() / 2;
   FLASHBOB_RETURN_IF_ERROR(
       CheckRange<int64_t>("host_memory_bytes", options.host_memory_bytes, 1 << 20, int64_t{1} << 50));
+  FLASHBOB_RETURN_IF_ERROR(
+      CheckRange<int64_t>("device_memory_bytes", options.device_memory_bytes, 0, int64_t{1} << 50));
+  if (options.store_memory_bytes == 0) options.store_memory_bytes = options.host_memory_bytes / 2;
+  FLASHBOB_RETURN_IF_ERROR(
+      CheckRange<int64_t>("store_memory_bytes", options.store_memory_bytes, 1, options.host_memory_bytes));
+  FLASHBOB_RETURN_IF_ERROR(CheckRange("max_lease_seconds", options.max_lease_seconds, 1.0, 1e9));
+  const bool named = !options.server_name.empty() && options.server_name.size() <= 63 &&
+                     std::all_of(options.server_name.begin(), options.server_name.end(),
+                                 [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; });
+  if (!named) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("server_name is \"", options.server_name, "\"; it must be 1 to 63 letters, digits or '-'"));
+  }
   FLASHBOB_RETURN_IF_ERROR(CheckRange<int64_t>("max_queued_requests", options.max_queued_requests, 1, 10000));
   FLASHBOB_RETURN_IF_ERROR(CheckRange<int64_t>("max_chunk_bytes", options.max_chunk_bytes, 1 << 20, 1 << 30));
   for (const auto& [name, seconds, least] :

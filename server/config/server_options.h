@@ -18,6 +18,11 @@ struct ServerOptions {
   std::string metrics_listen = "127.0.0.1:9464";  // empty: no metrics
   int threads = 0;
   int64_t host_memory_bytes = 0;  // after Resolve never 0
+  int64_t device_memory_bytes = 0;
+  int64_t store_memory_bytes = 0;  // after Resolve never 0
+  double max_lease_seconds = 86400;
+  std::string server_name = "flashbob";
+  std::string tenants_file;  // empty: everybody is one tenant
   int64_t max_queued_requests = 256;
   int64_t max_chunk_bytes = 4 << 20;
   double grace_seconds = 30;

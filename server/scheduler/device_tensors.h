@@ -26,9 +26,10 @@ class DeviceTensors {
   DeviceTensors& operator=(DeviceTensors&&) = delete;
   ~DeviceTensors();
 
-  // Start the copies of inputs and outputs; nothing to do where host memory is device memory. The stream must have
-  // passed all work on these tensors before they are destroyed.
-  absl::Status CopyInputs(Stream& stream) const;
+  // Starts to copy up to `max_bytes` more of the inputs; false once there is nothing left to copy (at once where host
+  // memory is device memory). The stream must have passed all work on these tensors before they are destroyed.
+  absl::StatusOr<bool> CopyMoreInputs(int64_t max_bytes, Stream& stream);
+  // Starts to copy all outputs back.
   absl::Status CopyOutputs(Stream& stream) const;
 
   const TensorPointers& tensors() const { return tensors_; }
@@ -38,13 +39,15 @@ class DeviceTensors {
   DeviceTensors(Engine& engine, const Plan& plan, const RequestMemory& memory)
       : engine_(engine), plan_(plan), memory_(memory) {}
   absl::StatusOr<void*> Allocate(int64_t bytes);
-  const HostBuffer& HostOf(TensorName name) const { return memory_.tensors[static_cast<size_t>(name)]; }
+  int64_t BytesOf(TensorName name) const { return plan_.computation().problem().NumBytes(name); }
 
   Engine& engine_;
   const Plan& plan_;
   const RequestMemory& memory_;
   TensorPointers tensors_;
   void* workspace_ = nullptr;
+  std::vector<TensorName> to_copy_;  // inputs that are not yet copied whole, the next one last
+  int64_t copied_ = 0;               // bytes of that one
   std::vector<void*> owned_;
 };
 

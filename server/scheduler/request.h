@@ -11,11 +11,14 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "kernels/computation.h"
 #include "kernels/engine.h"
+#include "server/auth/tenant.h"
 #include "server/base/clock.h"
+#include "server/memory/device_memory_pool.h"
 #include "server/memory/host_memory_pool.h"
 
 namespace flashbob::server {
@@ -25,8 +28,8 @@ namespace flashbob::server {
 //   state       holds                       leaves when                                       to
 //   kValidated  its plan                    host memory is reserved and allocated             kReceiving
 //   kReceiving  all its host memory         every input byte is in it (Scheduler::Ready)      kReady
-//   kReady      all its host memory         the device takes it up in time                    kRunning
-//   kRunning    host and device memory      the last slice is done                            kSending
+//   kReady      all its host memory         a device has memory for it and its turn is near   kRunning
+//   kRunning    host and device memory      its last slice is done, its outputs copied back   kSending
 //   kSending    its outputs                 they are sent (Scheduler::Release)                kReleased
 //   kReleased   nothing                     never
 //
@@ -59,17 +62,29 @@ struct RequestTimings {
   Duration compute = {};
 };
 
+// Inputs that lie in the tensor store, by TensorName; null for all other tensors.
+using StoredInputs = std::array<std::shared_ptr<const HostBuffer>, kNumTensorNames>;
+
 // The host memory of one request.
 struct RequestMemory {
-  std::array<HostBuffer, kNumTensorNames> tensors;
+  std::array<HostBuffer, kNumTensorNames> tensors;  // but for those that are stored
+  StoredInputs stored;
   HostBuffer workspace;  // where host memory is device memory
   Reservation transit;   // for the messages that carry its bytes
+
+  // Null where the tensor is empty.
+  std::byte* Data(TensorName name) const {
+    const auto index = static_cast<size_t>(name);
+    return stored[index] != nullptr ? stored[index]->data() : tensors[index].data();
+  }
 };
+
+class DeviceTensors;
 
 class Request {
  public:
-  Request(std::string id, std::unique_ptr<const Plan> plan, TimePoint received, TimePoint deadline)
-      : id_(std::move(id)), plan_(std::move(plan)), received_(received), deadline_(deadline) {}
+  Request(std::string id, std::unique_ptr<const Plan> plan, TimePoint received, TimePoint deadline);
+  ~Request();
 
   const std::string& id() const { return id_; }
   const Computation& computation() const { return plan_->computation(); }
@@ -77,27 +92,46 @@ class Request {
   TimePoint deadline() const { return deadline_; }
 
   // Host memory of a tensor; null where it is empty.
-  std::byte* HostData(TensorName name) const { return memory_.tensors[static_cast<size_t>(name)].data(); }
+  std::byte* HostData(TensorName name) const { return memory_.Data(name); }
+  // While kSending: an output, to be kept for longer than the request, with the share of the tenant's quota that it
+  // has.
+  std::pair<HostBuffer, TenantHold> TakeOutput(TensorName name);
   // Complete from kSending on.
   const RequestTimings& timings() const { return timings_; }
+  // Name of the device that computed it, from kSending on.
+  const std::string& device_name() const { return device_name_; }
 
  private:
-  friend class FifoScheduler;
+  friend class FairScheduler;
 
   const std::string id_;
   const std::unique_ptr<const Plan> plan_;
   const TimePoint received_;
   const TimePoint deadline_;
+  std::shared_ptr<Tenant> tenant_;  // null: nobody's
+  uint64_t ticket_ = 0;             // its name in the fair queue
+  int64_t host_bytes_ = 0;          // what memory_ takes in all
   TimePoint ready_;
-  int64_t host_bytes_ = 0;  // what memory_ takes in all
+
+  std::atomic<bool> withdrawn_ = false;  // the caller released it: stop at the next chance
 
   // Guarded by the scheduler's mutex.
   RequestState state_ = RequestState::kValidated;
   std::shared_ptr<RequestListener> listener_;  // until kReleased
+  TenantHold hold_;
+  bool admitted_ = false;  // counted among its tenant's host memory
+  int device_ = -1;        // that holds memory for it
+  bool busy_ = false;      // a thread copies for it or runs its slice: what follows is that thread's alone
+  bool queued_ = false;    // in the fair queue
+  int next_slice_ = 0;
+  double done_flops_ = 0;
+  TimePoint began_;
 
-  std::atomic<bool> withdrawn_ = false;  // the caller released it: stop at the next chance
   RequestMemory memory_;
+  DeviceReservation device_memory_;
+  std::unique_ptr<DeviceTensors> device_tensors_;
   RequestTimings timings_;
+  std::string device_name_;
 };
 
 }  // namespace flashbob::server

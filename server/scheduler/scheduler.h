@@ -21,6 +21,8 @@ struct Submission {
   Computation computation;
   TimePoint deadline = kNoDeadline;
   std::shared_ptr<RequestListener> listener;
+  std::shared_ptr<Tenant> tenant = nullptr;  // who asks; null: nobody in particular, without a quota
+  StoredInputs stored = {};                  // inputs that need not be sent
 };
 
 struct Submitted {
@@ -37,8 +39,7 @@ struct QueueEstimate {
 // One device as the scheduler sees it.
 struct DeviceUse {
   const Engine* engine = nullptr;
-  int64_t reserved_bytes = 0;    // device memory held by requests; 0 where host memory is device memory
-  int64_t high_water_bytes = 0;  // the most that was ever held
+  DeviceMemoryPool::Use memory;  // held by requests; none where host memory is device memory
 };
 
 class Scheduler {
@@ -49,11 +50,12 @@ class Scheduler {
   //   UNIMPLEMENTED        UNSUPPORTED_PROBLEM  no device computes it
   //   FAILED_PRECONDITION  TOO_LARGE            it never fits
   //   RESOURCE_EXHAUSTED   QUEUE_FULL           as many as are allowed wait already
+  //   RESOURCE_EXHAUSTED   QUOTA                it is more than its tenant may hold now
   //   DEADLINE_EXCEEDED    DEADLINE             the estimate is past its deadline
   //   UNAVAILABLE          DRAINING
   virtual absl::StatusOr<Submitted> Submit(Submission submission) = 0;
 
-  // Every input byte is in host memory.
+  // Every input byte that is not stored is in host memory.
   virtual void Ready(const std::shared_ptr<Request>& request) = 0;
 
   // The caller is done with the request, whatever its state: what it holds is freed, at once or after the slice that

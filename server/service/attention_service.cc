@@ -1,18 +1,17 @@
 #include "server/service/attention_service.h"
 
+#include <optional>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/service/get_tensors_call.h"
+#include "server/service/put_tensors_call.h"
 
 namespace flashbob::server {
 namespace {
-
-absl::Status NoStore() {
-  return Error(Reason::kUnsupportedProblem,
-               "this server keeps no tensors yet; send inputs inline with Compute and take outputs inline");
-}
 
 // Starts a call that is answered at once with `status`.
 template <class Reactor>
@@ -26,41 +25,68 @@ Reactor* Answer(const CallEnvironment& environment, grpc::CallbackServerContext&
 }  // namespace
 
 AttentionServiceImpl::AttentionServiceImpl(const CallEnvironment& environment, ComputeEnvironment compute,
-                                           const ServerInfo& info)
+                                           const TenantRegistry& tenants, const ServerInfo& info)
     : environment_(environment),
       compute_(std::move(compute)),
+      tenants_(tenants),
       info_(info),
       id_prefix_(absl::StrFormat("server-%08x-", std::random_device()())) {}
 
 grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>* AttentionServiceImpl::Compute(
     grpc::CallbackServerContext* context) {
-  auto* const call = StartCall<ComputeCall>(environment_, *context, compute_, NewRequestId());
+  using Reactor = grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>;
+  absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
+  if (!tenant.ok()) return Answer<Reactor>(environment_, *context, Method::kCompute, tenant.status());
+  auto* const call = StartCall<ComputeCall>(environment_, *context, compute_, *std::move(tenant), NewRequestId());
   call->Start();
   return call;
 }
 
 grpc::ServerReadReactor<v1::PutTensorsRequest>* AttentionServiceImpl::PutTensors(grpc::CallbackServerContext* context,
-                                                                                 v1::PutTensorsResponse*) {
-  return Answer<grpc::ServerReadReactor<v1::PutTensorsRequest>>(environment_, *context, Method::kPutTensors, NoStore());
+                                                                                 v1::PutTensorsResponse* response) {
+  using Reactor = grpc::ServerReadReactor<v1::PutTensorsRequest>;
+  absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
+  if (!tenant.ok()) return Answer<Reactor>(environment_, *context, Method::kPutTensors, tenant.status());
+  auto* const call = StartCall<PutTensorsCall>(environment_, *context, compute_.storage, *std::move(tenant),
+                                               NewRequestId(), *response);
+  call->Start();
+  return call;
 }
 
-grpc::ServerWriteReactor<v1::GetTensorsResponse>* AttentionServiceImpl::GetTensors(grpc::CallbackServerContext* context,
-                                                                                   const v1::GetTensorsRequest*) {
-  return Answer<grpc::ServerWriteReactor<v1::GetTensorsResponse>>(environment_, *context, Method::kGetTensors,
-                                                                  NoStore());
+grpc::ServerWriteReactor<v1::GetTensorsResponse>* AttentionServiceImpl::GetTensors(
+    grpc::CallbackServerContext* context, const v1::GetTensorsRequest* request) {
+  using Reactor = grpc::ServerWriteReactor<v1::GetTensorsResponse>;
+  absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
+  if (!tenant.ok()) return Answer<Reactor>(environment_, *context, Method::kGetTensors, tenant.status());
+  auto* const call = StartCall<GetTensorsCall>(environment_, *context, compute_.storage, *std::move(tenant));
+  call->Start(*request);
+  return call;
 }
 
 grpc::ServerUnaryReactor* AttentionServiceImpl::DeleteTensors(grpc::CallbackServerContext* context,
-                                                              const v1::DeleteTensorsRequest*,
-                                                              v1::DeleteTensorsResponse*) {
-  return Answer<grpc::ServerUnaryReactor>(environment_, *context, Method::kDeleteTensors, NoStore());
+                                                              const v1::DeleteTensorsRequest* request,
+                                                              v1::DeleteTensorsResponse* response) {
+  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
+  if (tenant.ok()) {
+    response->set_deleted(
+        compute_.storage.store.Delete(**tenant, {request->handles().begin(), request->handles().end()}));
+  }
+  return Answer<grpc::ServerUnaryReactor>(environment_, *context, Method::kDeleteTensors, tenant.status());
 }
 
 grpc::ServerUnaryReactor* AttentionServiceImpl::GetServerInfo(grpc::CallbackServerContext* context,
                                                               const v1::GetServerInfoRequest*,
                                                               v1::GetServerInfoResponse* response) {
-  *response = info_.Now();
-  return Answer<grpc::ServerUnaryReactor>(environment_, *context, Method::kGetServerInfo, absl::OkStatus());
+  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
+  if (tenant.ok()) *response = info_.Now(**tenant);
+  return Answer<grpc::ServerUnaryReactor>(environment_, *context, Method::kGetServerInfo, tenant.status());
+}
+
+absl::StatusOr<std::shared_ptr<Tenant>> AttentionServiceImpl::TenantOf(
+    const grpc::CallbackServerContext& context) const {
+  const auto header = context.client_metadata().find("authorization");
+  if (header == context.client_metadata().end()) return tenants_.Authenticate(std::nullopt);
+  return tenants_.Authenticate(std::string_view(header->second.data(), header->second.size()));
 }
 
 std::string AttentionServiceImpl::NewRequestId() { return absl::StrCat(id_prefix_, next_id_.fetch_add(1)); }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "flashbob/v1/attention_service.grpc.pb.h"
+#include "server/auth/tenant_registry.h"
 #include "server/service/call.h"
 #include "server/service/compute_call.h"
 #include "server/service/server_info.h"
@@ -15,7 +16,8 @@ namespace flashbob::server {
 // Thread safety: any thread. All that the environments name, and `info`, must outlive it.
 class AttentionServiceImpl final : public v1::AttentionService::CallbackService {
  public:
-  AttentionServiceImpl(const CallEnvironment& environment, ComputeEnvironment compute, const ServerInfo& info);
+  AttentionServiceImpl(const CallEnvironment& environment, ComputeEnvironment compute, const TenantRegistry& tenants,
+                       const ServerInfo& info);
 
   grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>* Compute(
       grpc::CallbackServerContext* context) override;
@@ -29,11 +31,14 @@ class AttentionServiceImpl final : public v1::AttentionService::CallbackService 
                                           v1::GetServerInfoResponse* response) override;
 
  private:
+  // Whose call it is; UNAUTHENTICATED where it does not say so rightly.
+  absl::StatusOr<std::shared_ptr<Tenant>> TenantOf(const grpc::CallbackServerContext& context) const;
   // Names a request whose client did not: unique within the life of this server, and very likely beyond.
   std::string NewRequestId();
 
   const CallEnvironment environment_;
   const ComputeEnvironment compute_;
+  const TenantRegistry& tenants_;
   const ServerInfo& info_;
   const std::string id_prefix_;
   std::atomic<int64_t> next_id_ = 1;

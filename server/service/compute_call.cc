@@ -1,5 +1,7 @@
 #include "server/service/compute_call.h"
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,8 +22,11 @@ void SetDuration(google::protobuf::Duration& proto, Duration duration) {
 }  // namespace
 
 ComputeCall::ComputeCall(const CallEnvironment& environment, grpc::CallbackServerContext& context,
-                         const ComputeEnvironment& compute, std::string own_request_id)
-    : Call(environment, context, Method::kCompute), compute_(compute), request_id_(std::move(own_request_id)) {}
+                         const ComputeEnvironment& compute, std::shared_ptr<Tenant> tenant, std::string own_request_id)
+    : Call(environment, context, Method::kCompute),
+      compute_(compute),
+      tenant_(std::move(tenant)),
+      request_id_(std::move(own_request_id)) {}
 
 void ComputeCall::Start() {
   MutexLock lock(mutex_);
@@ -80,14 +85,16 @@ void ComputeCall::OnComputed(const absl::Status& status) {
   environment().metrics.Observe(Stage::kReceive, timings_.receive);
   environment().metrics.Observe(Stage::kQueue, timings_.queue);
   environment().metrics.Observe(Stage::kCompute, timings_.compute);
+  KeepOutputsLocked();
   download_ =
-      std::make_unique<Download>(BytesOfLocked(spec_->outputs), std::min(kSendChunkBytes, compute_.max_chunk_bytes));
+      std::make_unique<Download>(OutputBytesLocked(), std::min(kSendChunkBytes, compute_.storage.max_chunk_bytes));
   progress_due_.reset();
   result_due_ = true;
   WriteLocked();
 }
 
 void ComputeCall::ReleaseLocked() {
+  room_ = StoreRoom();
   if (request_ == nullptr) return;
   compute_.scheduler.Release(request_);
   request_.reset();
@@ -114,6 +121,7 @@ void ComputeCall::DescribeLocked(LogFields& fields) {
   environment().metrics.CountRequest(operation_, status().code());
   if (status().ok()) environment().metrics.Observe(Stage::kSend, environment().clock.Now() - computed_at_);
   fields.emplace_back("request_id", request_id_);
+  fields.emplace_back("tenant", tenant_->settings().name);
   if (operation_.has_value()) fields.emplace_back("operation", std::string(Name(*operation_)));
   if (!problem_.empty()) fields.emplace_back("problem", problem_);
   fields.emplace_back("received_bytes", upload_ == nullptr ? int64_t{0} : upload_->received_bytes());
@@ -149,9 +157,12 @@ absl::Status ComputeCall::TakeSpecLocked(const v1::ComputeSpec& spec) {
   FLASHBOB_ASSIGN_OR_RETURN(operation_, OperationOf(spec));
   FLASHBOB_ASSIGN_OR_RETURN(spec_, ParseSpec(spec));
   problem_ = spec_->computation.problem().ToString();
+  FLASHBOB_ASSIGN_OR_RETURN(StoredInputs stored, StoredLocked());
+  FLASHBOB_ASSIGN_OR_RETURN(room_, RoomLocked());
   FLASHBOB_ASSIGN_OR_RETURN(
-      Submitted submitted, compute_.scheduler.Submit({request_id_, spec_->computation,
-                                                      DeadlineOf(context(), environment().clock), shared_from_this()}));
+      Submitted submitted,
+      compute_.scheduler.Submit({request_id_, spec_->computation, DeadlineOf(context(), environment().clock),
+                                 shared_from_this(), tenant_, std::move(stored)}));
   request_ = std::move(submitted.request);
   if (submitted.admitted) AdmittedLocked();
   return absl::OkStatus();
@@ -175,7 +186,7 @@ absl::Status ComputeCall::UploadEndedLocked() {
 }
 
 void ComputeCall::AdmittedLocked() {
-  upload_ = std::make_unique<Upload>(BytesOfLocked(spec_->inputs), compute_.max_chunk_bytes);
+  upload_ = std::make_unique<Upload>(InputBytesLocked(), compute_.storage.max_chunk_bytes);
   accepted_due_ = true;
   WriteLocked();
   if (upload_->complete()) {  // nothing but empty tensors
@@ -239,19 +250,79 @@ void ComputeCall::FillAcceptedLocked() {
 
 void ComputeCall::FillResultLocked() {
   v1::ComputeResult& result = *outgoing_.mutable_result();
-  for (TensorName name : spec_->outputs) {
-    *result.add_tensors()->mutable_tensor() = ToProto(spec_->computation.problem(), name);
+  for (size_t i = 0; i < spec_->outputs.size(); ++i) {
+    v1::ResultTensor& tensor = *result.add_tensors();
+    *tensor.mutable_tensor() = ToProto(spec_->computation.problem(), spec_->outputs[i]);
+    tensor.set_handle(kept_[i]);
   }
   SetDuration(*result.mutable_timings()->mutable_receive(), timings_.receive);
   SetDuration(*result.mutable_timings()->mutable_queue(), timings_.queue);
   SetDuration(*result.mutable_timings()->mutable_compute(), timings_.compute);
-  result.set_device(compute_.device);
+  result.set_device(request_->device_name());
 }
 
-std::vector<TensorBytes> ComputeCall::BytesOfLocked(const std::vector<TensorName>& names) const {
+absl::StatusOr<StoredInputs> ComputeCall::StoredLocked() {
+  StoredInputs stored;
+  for (size_t i = 0; i < spec_->inputs.size(); ++i) {
+    if (spec_->handles[i].empty()) continue;
+    const TensorName name = spec_->inputs[i];
+    FLASHBOB_ASSIGN_OR_RETURN(const StoredTensor tensor, compute_.storage.store.Get(*tenant_, spec_->handles[i]));
+    const AttentionProblem& problem = spec_->computation.problem();
+    if (tensor.info.dtype != problem.DTypeOf(name) || tensor.info.shape != problem.ShapeOf(name)) {
+      return Error(Reason::kBadSpec, absl::StrCat("input ", Name(name), " is ", Name(problem.DTypeOf(name)), " ",
+                                                  ToString(problem.ShapeOf(name)), "; what its handle names is ",
+                                                  Name(tensor.info.dtype), " ", ToString(tensor.info.shape)));
+    }
+    stored[static_cast<size_t>(name)] = tensor.bytes;
+  }
+  return stored;
+}
+
+absl::StatusOr<StoreRoom> ComputeCall::RoomLocked() {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < spec_->outputs.size(); ++i) {
+    if (!spec_->keep[i].has_value()) continue;
+    const int64_t more = HostMemoryPool::BlockBytes(spec_->computation.problem().NumBytes(spec_->outputs[i]));
+    // What is more than the store ever holds may not even be added up.
+    if (more > compute_.storage.store.options().max_bytes - bytes) return compute_.storage.store.Reserve(more + bytes);
+    bytes += more;
+  }
+  return compute_.storage.store.Reserve(bytes);
+}
+
+void ComputeCall::KeepOutputsLocked() {
+  kept_.resize(spec_->outputs.size());
+  for (size_t i = 0; i < spec_->outputs.size(); ++i) {
+    if (!spec_->keep[i].has_value()) continue;
+    const TensorName name = spec_->outputs[i];
+    const AttentionProblem& problem = spec_->computation.problem();
+    TensorStore::Item item;
+    item.request_id = request_id_;
+    item.info = {name, problem.DTypeOf(name), problem.ShapeOf(name)};
+    std::tie(item.bytes, item.hold) = request_->TakeOutput(name);
+    item.lease = *spec_->keep[i];
+    kept_[i] = compute_.storage.store.Put(*tenant_, room_, std::move(item));
+  }
+}
+
+std::vector<TensorBytes> ComputeCall::InputBytesLocked() const {
   std::vector<TensorBytes> tensors;
-  for (TensorName name : names) {
-    tensors.push_back({name, request_->HostData(name), spec_->computation.problem().NumBytes(name)});
+  for (size_t i = 0; i < spec_->inputs.size(); ++i) {
+    const TensorName name = spec_->inputs[i];
+    const bool stored = !spec_->handles[i].empty();  // nothing of it is sent
+    tensors.push_back(
+        {name, stored ? nullptr : request_->HostData(name), stored ? 0 : spec_->computation.problem().NumBytes(name)});
+  }
+  return tensors;
+}
+
+std::vector<TensorBytes> ComputeCall::OutputBytesLocked() const {
+  std::vector<TensorBytes> tensors;
+  for (size_t i = 0; i < spec_->outputs.size(); ++i) {
+    const TensorName name = spec_->outputs[i];
+    const bool kept = !kept_[i].empty();
+    tensors.push_back(
+        {name, kept ? nullptr : request_->HostData(name), kept ? 0 : spec_->computation.problem().NumBytes(name)});
   }
   return tensors;
 }

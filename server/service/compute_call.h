@@ -26,6 +26,7 @@
 #include "server/service/call.h"
 #include "server/service/download.h"
 #include "server/service/spec.h"
+#include "server/service/storage.h"
 #include "server/service/upload.h"
 
 namespace flashbob::server {
@@ -33,8 +34,7 @@ namespace flashbob::server {
 // What Compute calls share besides CallEnvironment.
 struct ComputeEnvironment {
   Scheduler& scheduler;
-  int64_t max_chunk_bytes;
-  std::string device;  // names the device in results
+  Storage storage;
 };
 
 class ComputeCall final : public Call<grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>>,
@@ -43,7 +43,7 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<v1::ComputeRequest
  public:
   // `own_request_id` names the request where its client does not.
   ComputeCall(const CallEnvironment& environment, grpc::CallbackServerContext& context,
-              const ComputeEnvironment& compute, std::string own_request_id);
+              const ComputeEnvironment& compute, std::shared_ptr<Tenant> tenant, std::string own_request_id);
 
   // Call once, when the call is registered.
   void Start();
@@ -71,9 +71,16 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<v1::ComputeRequest
   bool FillNextLocked() FLASHBOB_REQUIRES(mutex_);
   void FillAcceptedLocked() FLASHBOB_REQUIRES(mutex_);
   void FillResultLocked() FLASHBOB_REQUIRES(mutex_);
-  std::vector<TensorBytes> BytesOfLocked(const std::vector<TensorName>& names) const FLASHBOB_REQUIRES(mutex_);
+  // Finds the inputs that lie in the store.
+  absl::StatusOr<StoredInputs> StoredLocked() FLASHBOB_REQUIRES(mutex_);
+  // Makes sure that the outputs that are to be kept can be.
+  absl::StatusOr<StoreRoom> RoomLocked() FLASHBOB_REQUIRES(mutex_);
+  void KeepOutputsLocked() FLASHBOB_REQUIRES(mutex_);
+  std::vector<TensorBytes> InputBytesLocked() const FLASHBOB_REQUIRES(mutex_);
+  std::vector<TensorBytes> OutputBytesLocked() const FLASHBOB_REQUIRES(mutex_);
 
   const ComputeEnvironment compute_;
+  const std::shared_ptr<Tenant> tenant_;
 
   // The message that is being read or written belongs to gRPC while `reading_` or `writing_`.
   v1::ComputeRequest incoming_;
@@ -87,6 +94,8 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<v1::ComputeRequest
   std::optional<Operation> operation_ FLASHBOB_GUARDED_BY(mutex_);
   std::string problem_ FLASHBOB_GUARDED_BY(mutex_);
   std::optional<ParsedSpec> spec_ FLASHBOB_GUARDED_BY(mutex_);
+  StoreRoom room_ FLASHBOB_GUARDED_BY(mutex_);                      // for what is to be kept
+  std::vector<std::string> kept_ FLASHBOB_GUARDED_BY(mutex_);       // handles of the outputs, empty where they are sent
   std::shared_ptr<Request> request_ FLASHBOB_GUARDED_BY(mutex_);    // from its submission until it is released
   std::unique_ptr<Upload> upload_ FLASHBOB_GUARDED_BY(mutex_);      // once memory is there
   std::unique_ptr<Download> download_ FLASHBOB_GUARDED_BY(mutex_);  // once the outputs are there

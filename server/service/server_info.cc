@@ -73,7 +73,6 @@ ServerInfo::ServerInfo(std::string version, const Scheduler& scheduler, const Ho
     : scheduler_(scheduler), pool_(pool) {
   fixed_.set_version(std::move(version));
   *fixed_.mutable_limits() = std::move(limits);
-  fixed_.mutable_tenant()->set_name("default");
   for (const DeviceUse& use : scheduler.Devices()) {
     const DeviceInfo& info = use.engine->device();
     v1::Device& device = *fixed_.add_devices();
@@ -84,7 +83,7 @@ ServerInfo::ServerInfo(std::string version, const Scheduler& scheduler, const Ho
   }
 }
 
-v1::GetServerInfoResponse ServerInfo::Now() const {
+v1::GetServerInfoResponse ServerInfo::Now(const Tenant& tenant) const {
   v1::GetServerInfoResponse info = fixed_;
   const PoolUse host = pool_.Use();
   *info.mutable_host_memory() = ToProto(host);
@@ -95,16 +94,18 @@ v1::GetServerInfoResponse ServerInfo::Now() const {
       memory = info.host_memory();
       continue;
     }
-    memory.set_limit_bytes(use.engine->device().memory_bytes);
-    memory.set_reserved_bytes(use.reserved_bytes);
-    memory.set_used_bytes(use.reserved_bytes);
-    memory.set_high_water_bytes(use.high_water_bytes);
-    memory.set_largest_free_bytes(use.engine->device().memory_bytes - use.reserved_bytes);
+    memory.set_limit_bytes(use.memory.limit_bytes);
+    memory.set_reserved_bytes(use.memory.reserved_bytes);
+    memory.set_used_bytes(use.memory.reserved_bytes);
+    memory.set_high_water_bytes(use.memory.high_water_bytes);
+    memory.set_largest_free_bytes(use.memory.largest_free_bytes);
   }
-  int64_t in_flight = 0;
-  for (int64_t count : scheduler_.CountByState()) in_flight += count;
-  info.mutable_tenant()->set_used_bytes(host.reserved_bytes);
-  info.mutable_tenant()->set_in_flight(in_flight);
+  const Tenant::Use held = tenant.GetUse();
+  info.mutable_tenant()->set_name(tenant.settings().name);
+  info.mutable_tenant()->set_max_bytes(tenant.settings().max_bytes);
+  info.mutable_tenant()->set_used_bytes(held.bytes);
+  info.mutable_tenant()->set_max_in_flight(tenant.settings().max_in_flight);
+  info.mutable_tenant()->set_in_flight(held.in_flight);
   return info;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "flashbob/v1/attention_service.pb.h"
+#include "server/auth/tenant.h"
 #include "server/memory/host_memory_pool.h"
 #include "server/scheduler/scheduler.h"
 
@@ -17,7 +18,7 @@ class ServerInfo {
   ServerInfo(std::string version, const Scheduler& scheduler, const HostMemoryPool& pool, v1::Limits limits);
 
   // As it is now.
-  v1::GetServerInfoResponse Now() const;
+  v1::GetServerInfoResponse Now(const Tenant& tenant) const;
 
  private:
   v1::GetServerInfoResponse fixed_;

@@ -1,6 +1,7 @@
 #include "server/service/spec.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -106,38 +107,39 @@ absl::StatusOr<ProblemOptions> OptionsOf(const v1::Problem& problem) {
   return options;
 }
 
-absl::StatusOr<TensorInfo> InputOf(const v1::InputTensor& input, int index) {
-  const v1::TensorSpec& spec = input.tensor();
+// `what` names the tensor in errors, as in "input 2".
+absl::StatusOr<TensorInfo> TensorOf(const v1::TensorSpec& spec, const std::string& what) {
   TensorInfo info;
-  FLASHBOB_ASSIGN_OR_RETURN(info.name, NameOf(spec.name(), absl::StrCat("input ", index)));
+  FLASHBOB_ASSIGN_OR_RETURN(info.name, NameOf(spec.name(), what));
   FLASHBOB_ASSIGN_OR_RETURN(info.dtype, DTypeOf(spec.dtype(), info.name));
   if (spec.shape_size() > kMaxAxes) {
     return BadSpec(
         absl::StrCat("input ", Name(info.name), " has ", spec.shape_size(), " axes; at most 5 mean anything"));
   }
   info.shape.assign(spec.shape().begin(), spec.shape().end());
+  return info;
+}
+
+absl::Status CheckSource(const v1::InputTensor& input, TensorName name) {
   switch (input.source_case()) {
     case v1::InputTensor::kInline:
-      return info;
+      return absl::OkStatus();
     case v1::InputTensor::kHandle:
-      return Error(Reason::kUnsupportedProblem,
-                   absl::StrCat("input ", Name(info.name),
-                                " comes by handle; this server keeps no tensors yet: send it inline"));
+      if (!input.handle().empty()) return absl::OkStatus();
+      return BadSpec(absl::StrCat("input ", Name(name), " has an empty handle"));
     case v1::InputTensor::SOURCE_NOT_SET:
       break;
   }
-  return BadSpec(absl::StrCat("input ", Name(info.name), " has no source: neither inline nor a handle"));
+  return BadSpec(absl::StrCat("input ", Name(name), " has no source: neither inline nor a handle"));
 }
 
-absl::StatusOr<TensorName> OutputOf(const v1::OutputTensor& output, int index) {
-  FLASHBOB_ASSIGN_OR_RETURN(const TensorName name, NameOf(output.name(), absl::StrCat("output ", index)));
+// The lease of an output that is to be kept; nothing for one that is sent.
+absl::StatusOr<std::optional<Duration>> LeaseOf(const v1::OutputTensor& output, TensorName name) {
   switch (output.destination_case()) {
     case v1::OutputTensor::kInline:
-      return name;
+      return std::nullopt;
     case v1::OutputTensor::kKeep:
-      return Error(Reason::kUnsupportedProblem, absl::StrCat("output ", Name(name),
-                                                             " is to be kept; this server keeps no tensors yet: ask "
-                                                             "for it inline"));
+      return std::chrono::seconds(std::clamp<int64_t>(output.keep().lease_seconds(), 0, 1'000'000'000));
     case v1::OutputTensor::DESTINATION_NOT_SET:
       break;
   }
@@ -175,13 +177,17 @@ absl::StatusOr<ParsedSpec> ParseSpec(const v1::ComputeSpec& spec) {
   }
   std::vector<TensorInfo> inputs;
   for (int i = 0; i < spec.inputs_size(); ++i) {
-    FLASHBOB_ASSIGN_OR_RETURN(TensorInfo input, InputOf(spec.inputs(i), i));
+    FLASHBOB_ASSIGN_OR_RETURN(TensorInfo input, TensorOf(spec.inputs(i).tensor(), absl::StrCat("input ", i)));
+    FLASHBOB_RETURN_IF_ERROR(CheckSource(spec.inputs(i), input.name));
     inputs.push_back(std::move(input));
   }
   TensorSet wanted;
   std::vector<TensorName> outputs;
+  std::vector<std::optional<Duration>> keep;
   for (int i = 0; i < spec.outputs_size(); ++i) {
-    FLASHBOB_ASSIGN_OR_RETURN(const TensorName output, OutputOf(spec.outputs(i), i));
+    FLASHBOB_ASSIGN_OR_RETURN(const TensorName output, NameOf(spec.outputs(i).name(), absl::StrCat("output ", i)));
+    FLASHBOB_ASSIGN_OR_RETURN(const std::optional<Duration> lease, LeaseOf(spec.outputs(i), output));
+    keep.push_back(lease);
     if (wanted.Has(output)) return BadSpec(absl::StrCat("output ", Name(output), " is asked for twice"));
     wanted.Add(output);
     outputs.push_back(output);
@@ -195,12 +201,44 @@ absl::StatusOr<ParsedSpec> ParseSpec(const v1::ComputeSpec& spec) {
                               " heads each; this server takes ", kMaxHeads, " heads in all"),
                  {{"batch", problem.batch()}, {"heads", problem.heads()}, {"limit_heads", kMaxHeads}});
   }
-  ParsedSpec parsed{*std::move(computation), {}, std::move(outputs)};
+  ParsedSpec parsed{*std::move(computation), {}, {}, std::move(outputs), std::move(keep)};
   for (const TensorInfo& input : inputs) parsed.inputs.push_back(input.name);
+  for (const v1::InputTensor& input : spec.inputs()) parsed.handles.push_back(input.handle());
   if (parsed.outputs.empty()) {
     parsed.computation.outputs().ForEach([&](TensorName name) { parsed.outputs.push_back(name); });
+    parsed.keep.resize(parsed.outputs.size());
   }
   return parsed;
+}
+
+absl::StatusOr<std::vector<TensorInfo>> ParseTensors(const v1::PutTensorsSpec& spec) {
+  if (spec.tensors_size() > kNumTensorNames) {
+    return BadSpec(
+        absl::StrCat("a list of ", spec.tensors_size(), " tensors; there are only ", kNumTensorNames, " names"));
+  }
+  std::vector<TensorInfo> infos;
+  TensorSet names;
+  for (int i = 0; i < spec.tensors_size(); ++i) {
+    FLASHBOB_ASSIGN_OR_RETURN(TensorInfo info, TensorOf(spec.tensors(i), absl::StrCat("tensor ", i)));
+    if (names.Has(info.name)) return BadSpec(absl::StrCat("tensor ", Name(info.name), " comes twice"));
+    names.Add(info.name);
+    auto left = std::numeric_limits<int64_t>::max() / static_cast<int64_t>(SizeOf(info.dtype));
+    for (int64_t extent : info.shape) {
+      if (extent < 0 || (extent > 0 && left / extent == 0)) {
+        return BadSpec(absl::StrCat("tensor ", Name(info.name), " has the shape ", ToString(info.shape),
+                                    "; extents are at least 0 and all bytes fit in 63 bits"));
+      }
+      if (extent > 0) left /= extent;
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+int64_t BytesOf(const TensorInfo& info) {
+  auto bytes = static_cast<int64_t>(SizeOf(info.dtype));
+  for (int64_t extent : info.shape) bytes = extent == 0 ? 0 : bytes * extent;
+  return bytes;
 }
 
 v1::Operation ToProto(Operation operation) {
@@ -250,6 +288,14 @@ v1::TensorSpec ToProto(const AttentionProblem& problem, TensorName name) {
   spec.set_name(ToProto(name));
   spec.set_dtype(ToProto(problem.DTypeOf(name)));
   for (int64_t extent : problem.ShapeOf(name)) spec.add_shape(extent);
+  return spec;
+}
+
+v1::TensorSpec ToProto(const TensorInfo& info) {
+  v1::TensorSpec spec;
+  spec.set_name(ToProto(info.name));
+  spec.set_dtype(ToProto(info.dtype));
+  for (int64_t extent : info.shape) spec.add_shape(extent);
   return spec;
 }
 

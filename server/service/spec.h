@@ -2,12 +2,14 @@
 #ifndef FLASHBOB_SERVER_SERVICE_SPEC_H_
 #define FLASHBOB_SERVER_SERVICE_SPEC_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "flashbob/v1/attention_service.pb.h"
 #include "kernels/computation.h"
+#include "server/base/clock.h"
 
 namespace flashbob::server {
 
@@ -26,13 +28,21 @@ absl::StatusOr<Operation> OperationOf(const v1::ComputeSpec& spec);
 
 struct ParsedSpec {
   Computation computation;
-  std::vector<TensorName> inputs;   // in the order that chunks refer to
-  std::vector<TensorName> outputs;  // the same, of the result
+  std::vector<TensorName> inputs;             // in the order that chunks refer to
+  std::vector<std::string> handles;           // of those that lie in the store; empty for the others
+  std::vector<TensorName> outputs;            // as inputs, of the result
+  std::vector<std::optional<Duration>> keep;  // for those that stay in the store: the lease asked for
 };
 
 // Everything that can be refused without knowing device or memory is refused here: BAD_SPEC for what is wrong,
 // UNSUPPORTED_PROBLEM for what is valid but not served, TOO_LARGE for too many sequences.
 absl::StatusOr<ParsedSpec> ParseSpec(const v1::ComputeSpec& spec);
+
+// The tensors that a spec wants to store; BAD_SPEC for what is wrong.
+absl::StatusOr<std::vector<TensorInfo>> ParseTensors(const v1::PutTensorsSpec& spec);
+
+// Bytes of a tensor that ParseTensors has checked.
+int64_t BytesOf(const TensorInfo& info);
 
 // The wire's names of what kernels/ knows.
 v1::Operation ToProto(Operation operation);
@@ -41,6 +51,7 @@ v1::Layout ToProto(Layout layout);
 v1::TensorName ToProto(TensorName name);
 // A tensor of a problem, without its bytes.
 v1::TensorSpec ToProto(const AttentionProblem& problem, TensorName name);
+v1::TensorSpec ToProto(const TensorInfo& info);
 
 }  // namespace flashbob::server
 

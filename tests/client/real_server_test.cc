@@ -35,7 +35,7 @@ class RealServerTest : public ::testing::Test {
     options.metrics_listen = "";
     options.host_memory_bytes = 256 << 20;
     server::Server::Environment environment;
-    environment.engine = cpu::CreateCpuEngine({});
+    environment.engines.push_back(cpu::CreateCpuEngine({}));
     environment.clock = &clock_;
     environment.log = &log_;
     absl::StatusOr<std::unique_ptr<server::Server>> started = server::Server::Start(options, std::move(environment));

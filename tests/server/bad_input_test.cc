@@ -235,19 +235,12 @@ const BadSpec kBadSpecs[] = {
      "UNSUPPORTED_PROBLEM",
      {"dlse"}},
     {"NoSource", [](auto& spec) { spec.mutable_inputs(0)->clear_source(); }, kInvalid, "BAD_SPEC", {"no source"}},
-    {"InputByHandle",
+    {"InputByUnknownHandle",
      [](auto& spec) { spec.mutable_inputs(0)->set_handle("h"); },
-     kUnimplemented,
-     "UNSUPPORTED_PROBLEM",
-     {"keeps no tensors"}},
-    {"OutputToKeep",
-     [](auto& spec) {
-       spec.add_outputs()->set_name(v1::TENSOR_NAME_O);
-       spec.mutable_outputs(0)->mutable_keep();
-     },
-     kUnimplemented,
-     "UNSUPPORTED_PROBLEM",
-     {"keeps no tensors"}},
+     grpc::StatusCode::NOT_FOUND,
+     "HANDLE",
+     {"send the tensor again"}},
+    {"EmptyHandle", [](auto& spec) { spec.mutable_inputs(0)->set_handle(""); }, kInvalid, "BAD_SPEC", {"empty handle"}},
     {"NoDestination",
      [](auto& spec) { spec.add_outputs()->set_name(v1::TENSOR_NAME_O); },
      kInvalid,
@@ -534,29 +527,6 @@ TEST(BadInputTest, MetadataOverTheLimitIsRefused) {
   v1::GetServerInfoResponse response;
   const grpc::Status status = stub->GetServerInfo(&context, {}, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_TRUE(server.CleanAndServing());
-}
-
-TEST(BadInputTest, WhatIsNotStoredYetIsUnimplementedWithItsReason) {
-  TestServer server;
-  const auto stub = server.Connect();
-  {
-    grpc::ClientContext context;
-    v1::PutTensorsResponse response;
-    auto writer = stub->PutTensors(&context, &response);
-    ExpectError(writer->Finish(), kUnimplemented, "UNSUPPORTED_PROBLEM", {"keeps no tensors yet"});
-  }
-  {
-    grpc::ClientContext context;
-    auto reader = stub->GetTensors(&context, {});
-    ExpectError(reader->Finish(), kUnimplemented, "UNSUPPORTED_PROBLEM", {"keeps no tensors yet"});
-  }
-  {
-    grpc::ClientContext context;
-    v1::DeleteTensorsResponse response;
-    ExpectError(stub->DeleteTensors(&context, {}, &response), kUnimplemented, "UNSUPPORTED_PROBLEM",
-                {"keeps no tensors yet"});
-  }
   EXPECT_TRUE(server.CleanAndServing());
 }
 

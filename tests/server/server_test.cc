@@ -317,7 +317,8 @@ TEST(ServerTest, InfoStatesDevicesLimitsAndWhatIsServed) {
   EXPECT_EQ(info.limits().max_queued_requests(), 8);
   EXPECT_EQ(info.limits().max_metadata_bytes(), kMaxMetadataBytes);
   EXPECT_EQ(info.limits().idle_upload_seconds(), 30);
-  EXPECT_EQ(info.limits().max_lease_seconds(), 0);
+  EXPECT_EQ(info.limits().max_lease_seconds(), 24 * 3600);
+  EXPECT_EQ(info.limits().max_heads(), kMaxHeads);
   EXPECT_EQ(info.limits().max_sequences(), kMaxSequences);
   EXPECT_EQ(info.tenant().name(), "default");
   ASSERT_EQ(info.capabilities_size(), 1);

@@ -106,6 +106,11 @@ void SteppedEngine::Fail(const absl::Status& status) {
   failure_ = status;
 }
 
+void SteppedEngine::FailPlans(const absl::Status& status) {
+  MutexLock lock(mutex_);
+  plan_failure_ = status;
+}
+
 int64_t SteppedEngine::live_host_bytes() const {
   MutexLock lock(mutex_);
   return host_.live_bytes;
@@ -124,6 +129,10 @@ void SteppedEngine::LimitHostBytes(int64_t bytes) {
 absl::StatusOr<std::unique_ptr<const Plan>> SteppedEngine::MakePlan(const Computation& computation) const {
   if (computation.problem().dtype() == DType::kFloat64) {
     return absl::UnimplementedError("fp64 is not served by this engine; the nearest that is: fp32");
+  }
+  {
+    MutexLock lock(mutex_);
+    if (!plan_failure_.ok()) return plan_failure_;
   }
   return std::make_unique<SteppedPlan>(computation, options_.slices, options_.workspace_bytes);
 }

@@ -43,6 +43,8 @@ class SteppedEngine final : public Engine {
   void OnSlice(std::function<void()> on_slice);
   // Every later launch fails.
   void Fail(const absl::Status& status);
+  // Every later plan fails.
+  void FailPlans(const absl::Status& status);
   int64_t live_host_bytes() const;
   int64_t live_device_bytes() const;
   // Later AllocateHost fail where it would have more than this at once.
@@ -78,6 +80,7 @@ class SteppedEngine final : public Engine {
   int64_t allowed_ FLASHBOB_GUARDED_BY(mutex_) = 0;   // slices that may begin while held
   int64_t launches_ FLASHBOB_GUARDED_BY(mutex_) = 0;  // slices that asked to begin
   absl::Status failure_ FLASHBOB_GUARDED_BY(mutex_);
+  absl::Status plan_failure_ FLASHBOB_GUARDED_BY(mutex_);
   std::function<void()> on_slice_ FLASHBOB_GUARDED_BY(mutex_);
   Allocations host_ FLASHBOB_GUARDED_BY(mutex_);
   Allocations on_device_ FLASHBOB_GUARDED_BY(mutex_);

@@ -11,6 +11,7 @@ ServerOptions TestServer::DefaultOptions() {
   options.listen = "127.0.0.1:0";
   options.metrics_listen = "";
   options.host_memory_bytes = 16 << 20;
+  options.store_memory_bytes = 8 << 20;
   options.max_queued_requests = 8;
   options.max_chunk_bytes = 1 << 20;
   return options;
@@ -26,7 +27,7 @@ TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOption
   auto engine = std::make_unique<SteppedEngine>(engine_options);
   engine_ = engine.get();
   Server::Environment environment;
-  environment.engine = std::move(engine);
+  environment.engines.push_back(std::move(engine));
   environment.clock = &clock;
   environment.log = log_.get();
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(environment));

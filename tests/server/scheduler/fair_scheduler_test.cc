@@ -1,5 +1,5 @@
 // The scheduler with a clock and a device that are stepped by hand.
-#include "server/scheduler/fifo_scheduler.h"
+#include "server/scheduler/fair_scheduler.h"
 
 #include <gtest/gtest.h>
 
@@ -83,16 +83,25 @@ class RecordingListener final : public RequestListener {
 
 // A scheduler on a held engine: no slice begins before engine.Step.
 struct Bench {
-  explicit Bench(SteppedEngine::Options engine_options = {}, int64_t max_queued = 100)
-      : engine(engine_options), pool(engine, clock, kHostLimit), metrics("test", {"stepped"}) {
-    FifoScheduler::Options options;
+  explicit Bench(SteppedEngine::Options engine_options = {}, int64_t max_queued = 100, bool two_devices = false)
+      : engine(engine_options),
+        second(engine_options),
+        pool(engine, clock, kHostLimit),
+        metrics("test", {"stepped", "second"}) {
+    FairScheduler::Options options;
     options.max_queued_requests = max_queued;
     options.max_message_bytes = kMessageBytes;
     options.on_device_lost = [this](const absl::Status&) { ++devices_lost; };
-    scheduler = *FifoScheduler::Create(engine, pool, clock, metrics, options);
+    std::vector<Engine*> engines = {&engine};
+    if (two_devices) engines.push_back(&second);
+    scheduler = *FairScheduler::Create(engines, pool, clock, metrics, options);
     engine.Hold();
+    second.Hold();
   }
-  ~Bench() { engine.LetGo(); }
+  ~Bench() {
+    engine.LetGo();
+    second.LetGo();
+  }
 
   // Waits until no memory is held; the scheduler frees it on threads of its own.
   void WaitUntilAllIsFree() {
@@ -103,18 +112,20 @@ struct Bench {
 
   StepClock clock;
   SteppedEngine engine;
+  SteppedEngine second;
   HostMemoryPool pool;
   ServerMetrics metrics;
   std::atomic<int> devices_lost = 0;
-  std::unique_ptr<FifoScheduler> scheduler;
+  std::unique_ptr<FairScheduler> scheduler;
 };
 
 // A request that was submitted, and its listener.
 struct Sent {
-  Sent(Bench& bench, Computation computation, TimePoint deadline = kNoDeadline)
+  Sent(Bench& bench, Computation computation, TimePoint deadline = kNoDeadline,
+       std::shared_ptr<Tenant> tenant = nullptr)
       : bench(bench),
         listener(std::make_shared<RecordingListener>()),
-        submitted(bench.scheduler->Submit({"id", std::move(computation), deadline, listener})) {}
+        submitted(bench.scheduler->Submit({"id", std::move(computation), deadline, listener, std::move(tenant)})) {}
   ~Sent() { Release(); }
   void Ready() { bench.scheduler->Ready(submitted->request); }
   void Release() {
@@ -139,7 +150,7 @@ TEST(RequestStateTest, MovesOneStepForwardOrStraightToReleased) {
   }
 }
 
-TEST(FifoSchedulerTest, RequestPassesThroughItsStates) {
+TEST(FairSchedulerTest, RequestPassesThroughItsStates) {
   Bench bench;
   Sent sent(bench, Forward(16));
   ASSERT_TRUE(sent.submitted.ok());
@@ -176,21 +187,21 @@ void ExpectPattern(Bench& bench) {
   EXPECT_EQ(std::memcmp(sent.request().HostData(TensorName::kO), expected.data(), expected.size()), 0);
 }
 
-TEST(FifoSchedulerTest, ComputesInPlaceWhereHostMemoryIsDeviceMemory) {
+TEST(FairSchedulerTest, ComputesInPlaceWhereHostMemoryIsDeviceMemory) {
   Bench bench({.slices = 3, .workspace_bytes = 1000});
   ExpectPattern(bench);
-  EXPECT_EQ(bench.scheduler->Devices()[0].high_water_bytes, 0);
+  EXPECT_EQ(bench.scheduler->Devices()[0].memory.high_water_bytes, 0);
 }
 
-TEST(FifoSchedulerTest, CopiesThereAndBackWhereDeviceMemoryIsApart) {
+TEST(FairSchedulerTest, CopiesThereAndBackWhereDeviceMemoryIsApart) {
   Bench bench({.slices = 3, .unified_memory = false, .workspace_bytes = 1000});
   ExpectPattern(bench);
-  EXPECT_EQ(bench.scheduler->Devices()[0].reserved_bytes, 0);
-  EXPECT_EQ(bench.scheduler->Devices()[0].high_water_bytes, 4 * 100 * 8 * 4 + 1000);
+  EXPECT_EQ(bench.scheduler->Devices()[0].memory.reserved_bytes, 0);
+  EXPECT_EQ(bench.scheduler->Devices()[0].memory.high_water_bytes, 4 * 100 * 8 * 4 + 1000);
   EXPECT_EQ(bench.engine.live_device_bytes(), 0) << "device memory is free before the outputs are sent";
 }
 
-TEST(FifoSchedulerTest, RunsRequestsInTheOrderInWhichTheyBecameReady) {
+TEST(FairSchedulerTest, RunsRequestsInTheOrderInWhichTheyBecameReady) {
   Bench bench;
   Sent first(bench, Forward(8));
   Sent second(bench, Forward(16));
@@ -204,7 +215,7 @@ TEST(FifoSchedulerTest, RunsRequestsInTheOrderInWhichTheyBecameReady) {
   EXPECT_TRUE(first.listener->WaitUntilComputed().ok());
 }
 
-TEST(FifoSchedulerTest, ExpiredRequestNeverLaunches) {
+TEST(FairSchedulerTest, ExpiredRequestNeverLaunches) {
   Bench bench;
   Sent running(bench, Forward(8));
   Sent expiring(bench, Forward(8), bench.clock.Now() + seconds(1));
@@ -220,7 +231,7 @@ TEST(FifoSchedulerTest, ExpiredRequestNeverLaunches) {
   EXPECT_EQ(bench.engine.launches(), 1);
 }
 
-TEST(FifoSchedulerTest, DeadlineActsBetweenSlices) {
+TEST(FairSchedulerTest, DeadlineActsBetweenSlices) {
   Bench bench({.slices = 5});
   Sent sent(bench, Forward(8), bench.clock.Now() + seconds(1));
   sent.Ready();
@@ -233,7 +244,7 @@ TEST(FifoSchedulerTest, DeadlineActsBetweenSlices) {
   EXPECT_EQ(bench.pool.Use().reserved_bytes, 0);
 }
 
-TEST(FifoSchedulerTest, CancelledRequestFreesItsMemoryAfterTheSliceThatRuns) {
+TEST(FairSchedulerTest, CancelledRequestFreesItsMemoryAfterTheSliceThatRuns) {
   Bench bench({.slices = 100});
   Sent sent(bench, Forward(64));
   sent.Ready();
@@ -246,7 +257,7 @@ TEST(FifoSchedulerTest, CancelledRequestFreesItsMemoryAfterTheSliceThatRuns) {
   EXPECT_FALSE(sent.listener->computed()) << "who released it hears no more of it";
 }
 
-TEST(FifoSchedulerTest, CancelledRequestThatWaitsForTheDeviceNeverLaunches) {
+TEST(FairSchedulerTest, CancelledRequestThatWaitsForTheDeviceNeverLaunches) {
   Bench bench;
   Sent running(bench, Forward(8));
   running.Ready();
@@ -261,7 +272,7 @@ TEST(FifoSchedulerTest, CancelledRequestThatWaitsForTheDeviceNeverLaunches) {
   EXPECT_EQ(bench.engine.launches(), 1);
 }
 
-TEST(FifoSchedulerTest, RequestsWaitForMemoryInTheirOrder) {
+TEST(FairSchedulerTest, RequestsWaitForMemoryInTheirOrder) {
   Bench bench;
   Sent holder(bench, Big());
   ASSERT_TRUE(holder.submitted->admitted);
@@ -276,7 +287,7 @@ TEST(FifoSchedulerTest, RequestsWaitForMemoryInTheirOrder) {
   EXPECT_EQ(bench.In(RequestState::kReceiving), 2);
 }
 
-TEST(FifoSchedulerTest, CancelledRequestThatWaitsForMemoryLetsTheNextPass) {
+TEST(FairSchedulerTest, CancelledRequestThatWaitsForMemoryLetsTheNextPass) {
   Bench bench;
   Sent holder(bench, Big());
   Sent large(bench, Big());
@@ -286,7 +297,7 @@ TEST(FifoSchedulerTest, CancelledRequestThatWaitsForMemoryLetsTheNextPass) {
   EXPECT_FALSE(large.listener->admitted());
 }
 
-TEST(FifoSchedulerTest, WhatWaitsToBeSentHoldsOnlyItsOutputs) {
+TEST(FairSchedulerTest, WhatWaitsToBeSentHoldsOnlyItsOutputs) {
   Bench bench({.workspace_bytes = 100000});
   Sent sent(bench, Forward(1000));
   sent.Ready();
@@ -295,7 +306,7 @@ TEST(FifoSchedulerTest, WhatWaitsToBeSentHoldsOnlyItsOutputs) {
   EXPECT_EQ(bench.pool.Use().reserved_bytes, HostMemoryPool::BlockBytes(1000 * 8 * 4) + kMessageBytes);
 }
 
-TEST(FifoSchedulerTest, FullQueueIsRefusedWithADelayAndOpensAgain) {
+TEST(FairSchedulerTest, FullQueueIsRefusedWithADelayAndOpensAgain) {
   Bench bench({}, 2);
   Sent first(bench, Forward(8));
   Sent second(bench, Forward(8));
@@ -308,7 +319,7 @@ TEST(FifoSchedulerTest, FullQueueIsRefusedWithADelayAndOpensAgain) {
   EXPECT_TRUE(Sent(bench, Forward(8)).refusal().ok());
 }
 
-TEST(FifoSchedulerTest, RefusedRequestsLeaveNothingBehind) {
+TEST(FairSchedulerTest, RefusedRequestsLeaveNothingBehind) {
   Bench bench({}, 1);
   Sent only(bench, Forward(8));
   const int64_t reserved = bench.pool.Use().reserved_bytes;
@@ -317,7 +328,7 @@ TEST(FifoSchedulerTest, RefusedRequestsLeaveNothingBehind) {
   EXPECT_EQ(bench.In(RequestState::kReceiving), 1);
 }
 
-TEST(FifoSchedulerTest, WhatNeverFitsIsRefusedAtOnceWithBothNumbers) {
+TEST(FairSchedulerTest, WhatNeverFitsIsRefusedAtOnceWithBothNumbers) {
   Bench bench;
   const absl::Status refusal = Sent(bench, Forward(100000)).refusal();
   EXPECT_EQ(refusal.code(), absl::StatusCode::kFailedPrecondition);
@@ -327,26 +338,39 @@ TEST(FifoSchedulerTest, WhatNeverFitsIsRefusedAtOnceWithBothNumbers) {
   EXPECT_NE(refusal.message().find("1048576"), std::string::npos) << refusal;
 }
 
-TEST(FifoSchedulerTest, WorkspaceCountsTowardsTheLimit) {
+TEST(FairSchedulerTest, WorkspaceCountsTowardsTheLimit) {
   Bench bench({.workspace_bytes = kHostLimit});
   EXPECT_EQ(ReasonOf(Sent(bench, Forward(8)).refusal()), "TOO_LARGE");
 }
 
-TEST(FifoSchedulerTest, WhatTheDeviceNeverHoldsIsRefusedAtOnce) {
+TEST(FairSchedulerTest, WhatTheDeviceNeverHoldsIsRefusedAtOnce) {
   Bench bench({.unified_memory = false, .device_memory_bytes = 1000});
   const absl::Status refusal = Sent(bench, Forward(8)).refusal();
   EXPECT_EQ(ReasonOf(refusal), "TOO_LARGE");
   EXPECT_NE(refusal.message().find("has 1000"), std::string::npos) << refusal;
 }
 
-TEST(FifoSchedulerTest, WhatTheEngineDoesNotServeIsUnsupported) {
+TEST(FairSchedulerTest, WhatTheEngineDoesNotServeIsUnsupported) {
   Bench bench;
   const absl::Status refusal = Sent(bench, Forward(8, DType::kFloat64)).refusal();
   EXPECT_EQ(refusal.code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(ReasonOf(refusal), "UNSUPPORTED_PROBLEM");
 }
 
-TEST(FifoSchedulerTest, DeadlineThatTheEstimateCannotMeetIsRefusedOnTheSpec) {
+TEST(FairSchedulerTest, PlanThatCanNeverBeMadeIsTooLarge) {
+  Bench bench;
+  for (const absl::Status& failure :
+       {absl::ResourceExhaustedError("2^31 blocks"), absl::FailedPreconditionError("2^31 blocks")}) {
+    bench.engine.FailPlans(failure);
+    const absl::Status refusal = Sent(bench, Forward(8)).refusal();
+    EXPECT_EQ(refusal.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(ReasonOf(refusal), "TOO_LARGE");
+    EXPECT_NE(refusal.message().find("2^31 blocks"), std::string::npos) << refusal;
+    EXPECT_FALSE(RetryDelayOf(refusal).has_value());
+  }
+}
+
+TEST(FairSchedulerTest, DeadlineThatTheEstimateCannotMeetIsRefusedOnTheSpec) {
   Bench bench({.flops_per_second = Forward(64).flops()});  // a second each
   const absl::Status refusal = Sent(bench, Forward(64), bench.clock.Now() + milliseconds(400)).refusal();
   EXPECT_EQ(refusal.code(), absl::StatusCode::kDeadlineExceeded);
@@ -354,7 +378,7 @@ TEST(FifoSchedulerTest, DeadlineThatTheEstimateCannotMeetIsRefusedOnTheSpec) {
   EXPECT_TRUE(Sent(bench, Forward(64), bench.clock.Now() + milliseconds(1100)).refusal().ok());
 }
 
-TEST(FifoSchedulerTest, WhatIsAheadCountsTowardsTheEstimate) {
+TEST(FairSchedulerTest, WhatIsAheadCountsTowardsTheEstimate) {
   Bench bench({.flops_per_second = Forward(64).flops()});
   Sent running(bench, Forward(64));
   Sent ready(bench, Forward(64));
@@ -367,7 +391,7 @@ TEST(FifoSchedulerTest, WhatIsAheadCountsTowardsTheEstimate) {
   EXPECT_TRUE(Sent(bench, Forward(64), bench.clock.Now() + milliseconds(1600)).refusal().ok());
 }
 
-TEST(FifoSchedulerTest, EstimatesLearnFromWhatRan) {
+TEST(FairSchedulerTest, EstimatesLearnFromWhatRan) {
   Bench bench({.flops_per_second = 1e15});
   Sent slow(bench, Forward(64));
   slow.Ready();
@@ -378,7 +402,7 @@ TEST(FifoSchedulerTest, EstimatesLearnFromWhatRan) {
   EXPECT_EQ(ReasonOf(Sent(bench, Forward(64), bench.clock.Now() + seconds(4)).refusal()), "DEADLINE");
 }
 
-TEST(FifoSchedulerTest, TimingsSayWhereTheTimeWent) {
+TEST(FairSchedulerTest, TimingsSayWhereTheTimeWent) {
   Bench bench({.slices = 2});
   Sent blocker(bench, Forward(8));
   blocker.Ready();
@@ -397,7 +421,7 @@ TEST(FifoSchedulerTest, TimingsSayWhereTheTimeWent) {
   EXPECT_EQ(sent.request().timings().compute, seconds(4));
 }
 
-TEST(FifoSchedulerTest, ProgressGrowsWithEverySlice) {
+TEST(FairSchedulerTest, ProgressGrowsWithEverySlice) {
   Bench bench({.slices = 4});
   Sent sent(bench, Forward(64));
   sent.Ready();
@@ -407,7 +431,7 @@ TEST(FifoSchedulerTest, ProgressGrowsWithEverySlice) {
   EXPECT_EQ(sent.listener->progress(), (std::vector<double>{flops / 4, flops / 2, flops * 3 / 4}));
 }
 
-TEST(FifoSchedulerTest, DrainingRefusesNewRequestsAndFinishesOld) {
+TEST(FairSchedulerTest, DrainingRefusesNewRequestsAndFinishesOld) {
   Bench bench;
   Sent old(bench, Forward(8));
   bench.scheduler->Drain();
@@ -420,7 +444,7 @@ TEST(FifoSchedulerTest, DrainingRefusesNewRequestsAndFinishesOld) {
   EXPECT_TRUE(old.listener->WaitUntilComputed().ok());
 }
 
-TEST(FifoSchedulerTest, FailedDeviceFailsWhatRanWaitsAndComes) {
+TEST(FairSchedulerTest, FailedDeviceFailsWhatRanWaitsAndComes) {
   Bench bench;
   Sent running(bench, Forward(8));
   Sent ready(bench, Forward(8));
@@ -439,7 +463,7 @@ TEST(FifoSchedulerTest, FailedDeviceFailsWhatRanWaitsAndComes) {
   EXPECT_EQ(bench.pool.Use().reserved_bytes, 0);
 }
 
-TEST(FifoSchedulerTest, MachineWithoutHostMemoryFailsTheRequestAlone) {
+TEST(FairSchedulerTest, MachineWithoutHostMemoryFailsTheRequestAlone) {
   Bench bench;
   bench.engine.LimitHostBytes(1000);
   EXPECT_EQ(Sent(bench, Forward(8)).refusal().code(), absl::StatusCode::kResourceExhausted);
@@ -448,16 +472,181 @@ TEST(FifoSchedulerTest, MachineWithoutHostMemoryFailsTheRequestAlone) {
   EXPECT_TRUE(Sent(bench, Forward(8)).refusal().ok());
 }
 
-TEST(FifoSchedulerTest, NothingLeaksUnderRandomSubmissionsAndCancellations) {
-  const uint64_t seed = testing_seed::Seed();
-  Bench bench({.slices = 3, .workspace_bytes = 5000}, 6);
+TEST(FairSchedulerTest, ShortRequestOfAnotherTenantPassesALongOne) {
+  Bench bench({.slices = 50});
+  Sent lengthy(bench, Forward(64), kNoDeadline, Tenant::Create({.name = "lengthy"}));
+  lengthy.Ready();
+  bench.engine.Step(20);
+  bench.engine.WaitForLaunches(21);
+  Sent quick(bench, Forward(8), kNoDeadline, Tenant::Create({.name = "quick"}));
+  quick.Ready();
+  // Its slices and those of the other tenant alternate.
+  bench.engine.Step(102);
+  EXPECT_TRUE(quick.listener->WaitUntilComputed().ok());
+  EXPECT_TRUE(lengthy.listener->WaitUntilComputed().ok());
+}
+
+TEST(FairSchedulerTest, TenantsShareTheDeviceByTheirWeights) {
+  Bench bench({.slices = 1000});
+  Sent heavy(bench, Forward(64), kNoDeadline, Tenant::Create({.name = "heavy", .weight = 3}));
+  Sent light(bench, Forward(64), kNoDeadline, Tenant::Create({.name = "light", .weight = 1}));
+  bench.engine.OnSlice([&] { bench.clock.Step(milliseconds(10)); });
+  heavy.Ready();
+  light.Ready();
+  bench.engine.Step(400);
+  bench.engine.WaitForLaunches(401);
+  EXPECT_NEAR(static_cast<double>(heavy.listener->progress().size()), 300, 4);
+  EXPECT_NEAR(static_cast<double>(light.listener->progress().size()), 100, 4);
+  heavy.Release();
+  light.Release();
+}
+
+TEST(FairSchedulerTest, QuotaIsHeldFromTheSpecUntilTheRelease) {
+  Bench bench;
+  const auto tenant = Tenant::Create({.name = "small", .max_in_flight = 1});
+  {
+    Sent first(bench, Forward(8), kNoDeadline, tenant);
+    EXPECT_EQ(tenant->GetUse().in_flight, 1);
+    EXPECT_GT(tenant->GetUse().bytes, 0);
+    EXPECT_EQ(ReasonOf(Sent(bench, Forward(8), kNoDeadline, tenant).refusal()), "QUOTA");
+    EXPECT_TRUE(Sent(bench, Forward(8)).refusal().ok()) << "others are not concerned";
+  }
+  EXPECT_EQ(tenant->GetUse().in_flight, 0);
+  EXPECT_EQ(tenant->GetUse().bytes, 0);
+}
+
+TEST(FairSchedulerTest, RefusedRequestsHoldNoQuota) {
+  Bench bench({}, 1);
+  const auto tenant = Tenant::Create({.max_bytes = 1 << 20});
+  Sent only(bench, Forward(8));
+  EXPECT_EQ(ReasonOf(Sent(bench, Forward(8), kNoDeadline, tenant).refusal()), "QUEUE_FULL");
+  EXPECT_EQ(tenant->GetUse().bytes, 0);
+}
+
+TEST(FairSchedulerTest, TenantWithLeastHostMemoryIsAdmittedNext) {
+  Bench bench;
+  const auto greedy = Tenant::Create({.name = "greedy"});
+  Sent holder(bench, Big(), kNoDeadline, greedy);
+  Sent first_in_line(bench, Big(), kNoDeadline, greedy);  // it is already being waited for
+  Sent next(bench, Big(), kNoDeadline, greedy);
+  Sent modest(bench, Big(), kNoDeadline, Tenant::Create({.name = "modest"}));
+  holder.Release();
+  first_in_line.listener->WaitUntilAdmitted();
+  first_in_line.Ready();
+  bench.engine.Step(1);
+  ASSERT_TRUE(first_in_line.listener->WaitUntilComputed().ok());
+  first_in_line.Release();
+  modest.listener->WaitUntilAdmitted();
+  EXPECT_FALSE(next.listener->admitted());
+}
+
+TEST(FairSchedulerTest, InputsThatAreStoredNeedNoMemoryAndAreRead) {
+  Bench bench({.unified_memory = false});
+  const Computation computation = Forward(100);
+  Reservation reservation = *bench.pool.TryReserve(3 * HostMemoryPool::BlockBytes(3200));
+  Submission submission{"id", computation, kNoDeadline, std::make_shared<RecordingListener>(), nullptr};
+  TensorPointers inputs;
+  computation.inputs().ForEach([&](TensorName name) {
+    HostBuffer buffer = *bench.pool.Allocate(reservation, 3200);
+    std::memset(buffer.data(), 40 + static_cast<int>(name), 3200);
+    inputs.Set(name, buffer.data());
+    submission.stored[static_cast<size_t>(name)] = std::make_shared<const HostBuffer>(std::move(buffer));
+  });
+  const int64_t before = bench.pool.Use().reserved_bytes;
+  const auto listener = std::make_shared<RecordingListener>();
+  submission.listener = listener;
+  const std::vector<std::byte> expected = PatternOf(computation, inputs, TensorName::kO);
+  const Submitted submitted = *bench.scheduler->Submit(submission);
+  EXPECT_EQ(bench.pool.Use().reserved_bytes - before, HostMemoryPool::BlockBytes(3200) + 3200) << "output and transit";
   bench.engine.LetGo();
+  bench.scheduler->Ready(submitted.request);
+  ASSERT_TRUE(listener->WaitUntilComputed().ok());
+  EXPECT_EQ(std::memcmp(submitted.request->HostData(TensorName::kO), expected.data(), expected.size()), 0);
+  submission.stored = {};
+  auto [output, hold] = submitted.request->TakeOutput(TensorName::kO);
+  bench.scheduler->Release(submitted.request);
+  EXPECT_EQ(bench.pool.Use().reserved_bytes, HostMemoryPool::BlockBytes(3200)) << "the output is kept";
+  EXPECT_EQ(std::memcmp(output.data(), expected.data(), expected.size()), 0);
+}
+
+TEST(FairSchedulerTest, NextRequestIsCopiedInWhileOneComputes) {
+  Bench bench({.slices = 2, .unified_memory = false});
+  Sent first(bench, Forward(8));
+  first.Ready();
+  bench.engine.WaitForLaunches(1);
+  const int64_t alone = bench.scheduler->Devices()[0].memory.reserved_bytes;
+  Sent second(bench, Forward(8));
+  second.Ready();
+  bench.engine.Step(1);
+  bench.engine.WaitForLaunches(2);
+  EXPECT_EQ(bench.scheduler->Devices()[0].memory.reserved_bytes, 2 * alone);
+  bench.engine.Step(3);
+  EXPECT_TRUE(first.listener->WaitUntilComputed().ok());
+  EXPECT_TRUE(second.listener->WaitUntilComputed().ok());
+}
+
+TEST(FairSchedulerTest, DeviceMemoryBoundsWhatIsOnTheDevice) {
+  const int64_t each = 4 * 100 * 8 * 4;
+  Bench bench({.slices = 3, .unified_memory = false, .device_memory_bytes = each * 3 / 2});
+  std::vector<std::unique_ptr<Sent>> all;
+  for (int i = 0; i < 20; ++i) {
+    all.push_back(std::make_unique<Sent>(bench, Forward(100)));
+    all.back()->Ready();
+  }
+  bench.engine.LetGo();
+  for (const auto& sent : all) EXPECT_TRUE(sent->listener->WaitUntilComputed().ok());
+  EXPECT_EQ(bench.scheduler->Devices()[0].memory.high_water_bytes, each);
+  EXPECT_EQ(bench.scheduler->Devices()[0].memory.reserved_bytes, 0);
+}
+
+TEST(FairSchedulerTest, TwoDevicesTakeARequestEach) {
+  Bench bench({}, 100, true);
+  Sent one(bench, Forward(8));
+  Sent other(bench, Forward(8));
+  one.Ready();
+  other.Ready();
+  bench.engine.WaitForLaunches(1);
+  bench.second.WaitForLaunches(1);
+  bench.engine.LetGo();
+  bench.second.LetGo();
+  EXPECT_TRUE(one.listener->WaitUntilComputed().ok());
+  EXPECT_TRUE(other.listener->WaitUntilComputed().ok());
+}
+
+TEST(FairSchedulerTest, OtherDeviceGoesOnWhereOneIsLost) {
+  Bench bench({}, 100, true);
+  Sent one(bench, Forward(8));
+  Sent other(bench, Forward(8));
+  one.Ready();
+  other.Ready();
+  bench.engine.WaitForLaunches(1);
+  bench.second.WaitForLaunches(1);
+  bench.engine.Fail(absl::InternalError("unspecified launch failure"));
+  bench.engine.LetGo();
+  bench.second.LetGo();
+  const std::vector<absl::Status> ends = {one.listener->WaitUntilComputed(), other.listener->WaitUntilComputed()};
+  EXPECT_EQ(ends[0].ok() + ends[1].ok(), 1);
+  EXPECT_EQ(ReasonOf(ends[0].ok() ? ends[1] : ends[0]), "DEVICE_LOST");
+  EXPECT_EQ(bench.devices_lost, 1);
+  for (int i = 0; i < 10; ++i) {
+    Sent later(bench, Forward(8));
+    later.Ready();
+    EXPECT_TRUE(later.listener->WaitUntilComputed().ok());
+  }
+}
+
+void LeakNothing(SteppedEngine::Options engine_options, bool two_devices) {
+  const uint64_t seed = testing_seed::Seed();
+  Bench bench(engine_options, 6, two_devices);
+  const auto tenant = Tenant::Create({.name = "t", .max_in_flight = 3});
+  bench.engine.LetGo();
+  bench.second.LetGo();
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(seed + t);
       for (int i = 0; i < 60; ++i) {
-        Sent sent(bench, Forward(static_cast<int64_t>(random() % 4000)));
+        Sent sent(bench, Forward(static_cast<int64_t>(random() % 4000)), kNoDeadline, t % 2 == 0 ? tenant : nullptr);
         if (!sent.submitted.ok()) continue;
         if (!sent.submitted->admitted) {
           if (random() % 2 == 0) continue;
@@ -473,6 +662,17 @@ TEST(FifoSchedulerTest, NothingLeaksUnderRandomSubmissionsAndCancellations) {
   for (std::thread& thread : threads) thread.join();
   bench.WaitUntilAllIsFree();
   for (int64_t count : bench.scheduler->CountByState()) EXPECT_EQ(count, 0);
+  EXPECT_EQ(tenant->GetUse().bytes, 0);
+  EXPECT_EQ(tenant->GetUse().in_flight, 0);
+  for (const DeviceUse& device : bench.scheduler->Devices()) EXPECT_EQ(device.memory.reserved_bytes, 0);
+}
+
+TEST(FairSchedulerTest, NothingLeaksUnderRandomSubmissionsAndCancellations) {
+  LeakNothing({.slices = 3, .workspace_bytes = 5000}, false);
+}
+
+TEST(FairSchedulerTest, NothingLeaksWhereDevicesHaveMemoryOfTheirOwn) {
+  LeakNothing({.slices = 3, .unified_memory = false, .workspace_bytes = 5000, .device_memory_bytes = 600000}, true);
 }
 
 }  // namespace

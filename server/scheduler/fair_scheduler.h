@@ -1,0 +1,168 @@
+// FairScheduler: shares host memory and devices among tenants.
+//
+//   Submit -> [host memory] -> Ready -> FairQueue -> [device memory] -> upload -> slices -> download -> OnComputed
+//
+// Host memory comes first, device memory second and only for what is about to run, so that no cycle of waits can form.
+// Requests belong to no device until one has memory for them: whichever is free first takes the next.
+//
+// Threads of its own: one admits requests that wait for host memory; each device has one that places requests and runs
+// slices, looking at cancellation and deadline between them, and, where its memory is apart, one that copies inputs in
+// and one that copies outputs back, on streams of their own, so that copies and compute overlap. Large inputs are
+// copied in pieces that take turns.
+#ifndef FLASHBOB_SERVER_SCHEDULER_FAIR_SCHEDULER_H_
+#define FLASHBOB_SERVER_SCHEDULER_FAIR_SCHEDULER_H_
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/mutex.h"
+#include "server/memory/device_memory_pool.h"
+#include "server/memory/host_memory_pool.h"
+#include "server/metrics/server_metrics.h"
+#include "server/scheduler/cost_model.h"
+#include "server/scheduler/device_tensors.h"
+#include "server/scheduler/fair_queue.h"
+#include "server/scheduler/scheduler.h"
+
+namespace flashbob::server {
+
+class FairScheduler final : public Scheduler {
+ public:
+  struct Options {
+    int64_t max_queued_requests = 256;    // in kValidated, kReceiving or kReady at once
+    int64_t max_message_bytes = 4 << 20;  // what one message that carries tensor bytes may hold
+    int64_t device_memory_bytes = 0;      // of each device for requests; 0: all that it has
+    FairQueue::Options fairness;
+    // Called once, from a thread of the scheduler's, when a device failed.
+    std::function<void(const absl::Status&)> on_device_lost;
+  };
+
+  // One engine a device, at least one. All references must outlive the scheduler.
+  static absl::StatusOr<std::unique_ptr<FairScheduler>> Create(const std::vector<Engine*>& engines,
+                                                               HostMemoryPool& pool, const Clock& clock,
+                                                               ServerMetrics& metrics, Options options);
+  // Every request must have been released.
+  ~FairScheduler() override;
+
+  absl::StatusOr<Submitted> Submit(Submission submission) override;
+  void Ready(const std::shared_ptr<Request>& request) override;
+  void Release(const std::shared_ptr<Request>& request) override;
+  QueueEstimate Ahead() const override;
+  std::array<int64_t, kNumRequestStates> CountByState() const override;
+  std::vector<DeviceUse> Devices() const override;
+  void Drain() override;
+
+ private:
+  using RequestPointer = std::shared_ptr<Request>;
+
+  struct Device {
+    Device(size_t index, Engine& engine, int64_t memory_bytes) : index(index), engine(engine), pool(memory_bytes) {}
+
+    const size_t index;
+    Engine& engine;
+    DeviceMemoryPool pool;
+    std::unique_ptr<Stream> upload;
+    std::unique_ptr<Stream> compute;
+    std::unique_ptr<Stream> download;
+    CondVar compute_changed;
+    CondVar upload_changed;
+    CondVar download_changed;
+    std::vector<std::thread> threads;
+  };
+  // The part of a device that changes.
+  struct DeviceState {
+    std::deque<RequestPointer> to_upload;
+    std::deque<RequestPointer> to_download;
+    int placed = 0;
+    absl::Status lost;
+  };
+  // What a request held. The order of destruction matters, last to first: device memory before the count of it, host
+  // memory at the end, since whoever waits for that may rely on all else being free.
+  struct Freed {
+    RequestMemory memory;
+    DeviceReservation device_memory;
+    std::unique_ptr<DeviceTensors> device_tensors;
+    TenantHold hold;
+  };
+  // A request that ended otherwise than by its caller's wish.
+  struct Ended {
+    Freed freed;
+    std::shared_ptr<RequestListener> listener;
+    absl::Status status;
+  };
+
+  FairScheduler(HostMemoryPool& pool, const Clock& clock, ServerMetrics& metrics, Options options,
+                std::vector<std::unique_ptr<Device>> devices);
+  void StartThreads();
+
+  // fair_scheduler.cc: from the spec to the fair queue, and out again.
+  void AdmitLoop();
+  absl::Status CheckSize(const Computation& computation, const Plan& plan, const StoredInputs& stored) const;
+  int64_t HostBytes(const Plan& plan, const StoredInputs& stored) const;
+  absl::Status CheckQueueLocked(const Request& request) const FLASHBOB_REQUIRES(mutex_);
+  absl::StatusOr<RequestMemory> AllocateMemory(const Plan& plan, const StoredInputs& stored, Reservation reservation);
+  // The one to be given host memory next: of the tenant that has least of it for its weight.
+  RequestPointer NextToAdmitLocked() const FLASHBOB_REQUIRES(mutex_);
+  void AdmitLocked(Request& request) FLASHBOB_REQUIRES(mutex_);
+  absl::Status CheckWanted(const Request& request, const char* when) const;
+  int64_t CountLocked(RequestState state) const FLASHBOB_REQUIRES(mutex_) {
+    return in_state_[static_cast<size_t>(state)];
+  }
+  void MoveLocked(Request& request, RequestState to) FLASHBOB_REQUIRES(mutex_);
+  // Moves to kReleased; what is returned must be destroyed by Dispose, once unlocked.
+  [[nodiscard]] Freed ReleaseLocked(const RequestPointer& request) FLASHBOB_REQUIRES(mutex_);
+  [[nodiscard]] Ended EndLocked(const RequestPointer& request, const absl::Status& status) FLASHBOB_REQUIRES(mutex_);
+  void Dispose(Freed freed) FLASHBOB_EXCLUDES(mutex_);
+  void Dispose(std::vector<Ended> ended) FLASHBOB_EXCLUDES(mutex_);
+  Duration LeftLocked(const Request& request) const FLASHBOB_REQUIRES(mutex_);
+  QueueEstimate AheadLocked() const FLASHBOB_REQUIRES(mutex_);
+  Duration WaitLocked(const Request& request, Duration own) const FLASHBOB_REQUIRES(mutex_);
+  absl::Status AllLostLocked() const FLASHBOB_REQUIRES(mutex_);
+  void WakeDevicesLocked() FLASHBOB_REQUIRES(mutex_);
+
+  // fair_scheduler_devices.cc: on the devices.
+  void ComputeLoop(Device& device);
+  void UploadLoop(Device& device);
+  void DownloadLoop(Device& device);
+  std::vector<Ended> SweepLocked(const Device& device) FLASHBOB_REQUIRES(mutex_);
+  void PlaceLocked(Device& device) FLASHBOB_REQUIRES(mutex_);
+  bool AnotherIsIdleLocked(const Device& device) const FLASHBOB_REQUIRES(mutex_);
+  void RunSlice(Device& device, const RequestPointer& request, int slice);
+  absl::StatusOr<bool> UploadPiece(Device& device, Request& request);
+  // The outputs of a busy request lie in host memory.
+  void Complete(Device& device, const RequestPointer& request);
+  // A thread is done with a busy request for now; ends it where `status` is not OK or nobody wants it any more.
+  bool StopWorkLocked(const RequestPointer& request, absl::Status status, std::vector<Ended>& ended)
+      FLASHBOB_REQUIRES(mutex_);
+  absl::Status DeviceFailed(const Device& device, const absl::Status& status);
+
+  HostMemoryPool& pool_;
+  const Clock& clock_;
+  ServerMetrics& metrics_;
+  const Options options_;
+  const std::vector<std::unique_ptr<Device>> devices_;
+
+  mutable Mutex mutex_;
+  CondVar admit_changed_;
+  bool draining_ FLASHBOB_GUARDED_BY(mutex_) = false;
+  bool stopping_ FLASHBOB_GUARDED_BY(mutex_) = false;
+  bool any_lost_ FLASHBOB_GUARDED_BY(mutex_) = false;
+  uint64_t next_ticket_ FLASHBOB_GUARDED_BY(mutex_) = 1;
+  FairQueue queue_ FLASHBOB_GUARDED_BY(mutex_);
+  CostModel costs_ FLASHBOB_GUARDED_BY(mutex_);
+  std::vector<DeviceState> states_ FLASHBOB_GUARDED_BY(mutex_);                  // by device
+  std::deque<RequestPointer> waiting_ FLASHBOB_GUARDED_BY(mutex_);               // kValidated, for host memory
+  std::map<uint64_t, RequestPointer> active_ FLASHBOB_GUARDED_BY(mutex_);        // kReady and kRunning, by ticket
+  std::map<const Tenant*, int64_t> admitted_bytes_ FLASHBOB_GUARDED_BY(mutex_);  // of host memory
+  std::array<int64_t, kNumRequestStates> in_state_ FLASHBOB_GUARDED_BY(mutex_) = {};
+
+  std::thread admit_thread_;
+};
+
+}  // namespace flashbob::server
+
+#endif  // FLASHBOB_SERVER_SCHEDULER_FAIR_SCHEDULER_H_
