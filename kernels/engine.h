@@ -72,6 +72,7 @@ struct DeviceInfo {
   std::string model;            // what the hardware calls itself
   int compute_units = 0;        // cores or multiprocessors
   int64_t memory_bytes = 0;     // of the device, in all
+  int64_t usable_bytes = 0;     // of those, what this process may count on: others use the device too
   double flops_per_second = 0;  // a first guess of the sustained rate, for estimates before anything ran
 };
 

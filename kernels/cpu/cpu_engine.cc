@@ -73,6 +73,7 @@ class CpuEngine final : public Engine {
     device_.model = CpuModelName();
     device_.compute_units = pool_.threads();
     device_.memory_bytes = UsableMemoryBytes();
+    device_.usable_bytes = device_.memory_bytes;
     device_.flops_per_second = 0.8 * MeasureFlopsPerSecond() * pool_.threads();
     slice_flops_ = options.slice_flops > 0 ? options.slice_flops : kSliceSeconds * device_.flops_per_second;
   }

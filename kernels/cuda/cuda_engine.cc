@@ -18,6 +18,11 @@ using cuda::ToStatus;
 
 constexpr int kOldestMajor = 8;
 
+// Of a device's free memory, what is left to the driver, for kernels' code and spilled registers, to pools that round
+// up, and to whoever else comes.
+constexpr size_t kLeastReserveBytes = size_t{512} << 20;
+constexpr size_t kReserveShare = 16;
+
 // Makes a device current for a scope: which device is current belongs to the thread, and threads are the caller's.
 class CurrentDevice {
  public:
@@ -188,6 +193,8 @@ class CudaEngine : public Engine {
   CudaEngineOptions options_;
 };
 
+size_t ReserveOf(size_t free_bytes) { return std::max(kLeastReserveBytes, free_bytes / kReserveShare); }
+
 absl::StatusOr<int> DeviceCount() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -209,6 +216,13 @@ std::vector<int> CudaDevices() {
     }
   }
   return devices;
+}
+
+std::string CudaDeviceModel(int device) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) return properties.name;
+  cudaGetLastError();
+  return absl::StrCat("GPU ", device);
 }
 
 std::string WhyNoCudaDevices() {
@@ -254,6 +268,10 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int device, const CudaE
   info.model = properties.name;
   info.compute_units = properties.multiProcessorCount;
   info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  size_t free_bytes = 0;
+  size_t all_bytes = 0;
+  FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaMemGetInfo(&free_bytes, &all_bytes), "reading a GPU's free memory"));
+  info.usable_bytes = static_cast<int64_t>(free_bytes - std::min(free_bytes, ReserveOf(free_bytes)));
   // What the tensor core kernels sustain on one multiprocessor of an H200, for estimates before anything ran.
   constexpr double kFlopsPerMultiprocessor = 2.0e12;
   info.flops_per_second = kFlopsPerMultiprocessor * properties.multiProcessorCount;

@@ -20,6 +20,9 @@ namespace flashbob {
 // driver: that is a machine without GPUs, not an error.
 std::vector<int> CudaDevices();
 
+// What a GPU of CudaDevices() calls itself, as in "NVIDIA H200".
+std::string CudaDeviceModel(int device);
+
 // Why CudaDevices() is empty, in words; "" where it is not.
 std::string WhyNoCudaDevices();
 

@@ -6,6 +6,8 @@ namespace flashbob {
 
 std::vector<int> CudaDevices() { return {}; }
 
+std::string CudaDeviceModel(int) { return ""; }
+
 std::string WhyNoCudaDevices() { return "this build has no CUDA engine (nvcc was not found)"; }
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int device, const CudaEngineOptions&) {

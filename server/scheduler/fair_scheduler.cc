@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<FairScheduler>> FairScheduler::Create(const std::
                                                                      ServerMetrics& metrics, Options options) {
   std::vector<std::unique_ptr<Device>> devices;
   for (Engine* engine : engines) {
-    const int64_t all = engine->device().memory_bytes;
+    const int64_t all = engine->device().usable_bytes;
     const int64_t bytes = options.device_memory_bytes > 0 ? std::min(options.device_memory_bytes, all) : all;
     auto device = std::make_unique<Device>(devices.size(), *engine, bytes);
     for (std::unique_ptr<Stream>* stream : {&device->upload, &device->compute, &device->download}) {

@@ -58,6 +58,7 @@ SteppedEngine::SteppedEngine(Options options) : options_(options) {
   device_.model = "engine of the tests";
   device_.compute_units = 1;
   device_.memory_bytes = options.device_memory_bytes;
+  device_.usable_bytes = options.device_memory_bytes;
   device_.flops_per_second = options.flops_per_second;
 }
 
