@@ -36,7 +36,13 @@ void AddBackendFlags(CLI::App& command, BackendFlags& flags) {
                               return address.empty() ? std::string("is empty; it must be HOST:PORT") : std::string();
                             })
                             ->type_name("HOST:PORT");
-  command.add_flag("--embedded", flags.embedded, "Compute in this process, with no server")->excludes(server);
+  CLI::Option* embedded =
+      command.add_flag("--embedded", flags.embedded, "Compute in this process, with no server")->excludes(server);
+  command
+      .add_option("--device", flags.device,
+                  "With --embedded: cpu, cuda:N, or auto, the first GPU where there is one [auto]")
+      ->needs(embedded)
+      ->type_name("DEVICE");
   command.add_option("--timeout", flags.timeout_seconds, "Give a call up after so many seconds [3600]")
       ->check(CLI::PositiveNumber)
       ->type_name("SECONDS");
@@ -50,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const BackendFlags& flags) 
     const double seconds = std::min(*flags.timeout_seconds, kLongest);
     timeout = std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
   }
-  if (flags.embedded) return MakeEmbeddedBackend();
+  if (flags.embedded) return MakeEmbeddedBackend(flags.device);
   return ConnectToServer(ServerOf(flags), Variable(kTokenVariable), timeout);
 }
 

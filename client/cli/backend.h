@@ -42,14 +42,15 @@ class Backend {
 struct BackendFlags {
   std::optional<std::string> server;
   bool embedded = false;
+  std::string device = "auto";  // of the embedded engine
   std::optional<double> timeout_seconds;
   bool json = false;
 };
 void AddBackendFlags(CLI::App& command, BackendFlags& flags);
 
-// UNAVAILABLE where no server is there. The server is --server, else
-// the environment's FLASHBOB_SERVER, else 127.0.0.1:50051. Its token is the environment's FLASHBOB_TOKEN: other users
-// of a machine can see arguments.
+// UNAVAILABLE where no server is there; INVALID_ARGUMENT or NOT_FOUND for a device that is not there. The server is
+// --server, else the environment's FLASHBOB_SERVER, else 127.0.0.1:50051. Its token is the environment's
+// FLASHBOB_TOKEN: other users of a machine can see arguments.
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const BackendFlags& flags);
 
 }  // namespace flashbob::cli

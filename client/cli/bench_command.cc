@@ -129,7 +129,7 @@ class BenchCommand : public Command {
     if (!computation.ok()) return console.Fail(kFailure, computation.status());
 
     const absl::StatusOr<std::unique_ptr<Backend>> backend = OpenBackend(backend_flags());
-    if (!backend.ok()) return console.Fail(ExitCodeOf(backend.status()), backend.status());
+    if (!backend.ok()) return console.Fail(OpenExitCodeOf(backend.status()), backend.status());
     const absl::StatusOr<LoadResult> load = Measure(**backend, *computation);
     if (!load.ok()) return console.Fail(ExitCodeOf(load.status()), load.status());
     Report(console, *computation, *load);

@@ -47,7 +47,7 @@ class CheckCommand : public Command {
 
   int Run(Console& console) override {
     const absl::StatusOr<std::unique_ptr<Backend>> backend = OpenBackend(backend_flags());
-    if (!backend.ok()) return console.Fail(ExitCodeOf(backend.status()), backend.status());
+    if (!backend.ok()) return console.Fail(OpenExitCodeOf(backend.status()), backend.status());
     const uint64_t seed = seed_.has_value() ? *seed_ : std::random_device()();
     absl::StatusOr<std::vector<CheckedCase>> checked = absl::UnknownError("not run");
     {

@@ -2,8 +2,9 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
-#include "kernels/cpu/cpu_engine.h"
+#include "kernels/devices/devices.h"
 
 namespace flashbob::cli {
 namespace {
@@ -27,7 +28,7 @@ class EmbeddedBackend : public Backend {
     info.version = FLASHBOB_VERSION;
     info.devices.push_back({.name = device.name,
                             .model = device.model,
-                            .memory = {.limit_bytes = device.memory_bytes},
+                            .memory = {.limit_bytes = device.usable_bytes},
                             .compute_units = device.compute_units});
     info.capabilities.push_back(
         {.operations = {client::Operation::kForward, client::Operation::kBackward, client::Operation::kDoubleBackward,
@@ -46,6 +47,14 @@ class EmbeddedBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeEmbeddedBackend() { return std::make_unique<EmbeddedBackend>(cpu::CreateCpuEngine({})); }
+absl::StatusOr<std::unique_ptr<Backend>> MakeEmbeddedBackend(const std::string& device) {
+  FLASHBOB_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevices(device, FindDevices()));
+  if (device != "auto" && choice.names.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device \"", device, "\" names ", choice.names.size(), " devices; without a server it is one"));
+  }
+  FLASHBOB_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateEngine(choice.names.front()));
+  return std::make_unique<EmbeddedBackend>(std::move(engine));
+}
 
 }  // namespace flashbob::cli

@@ -16,6 +16,12 @@ inline int ExitCodeOf(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable ? kUnreachable : kFailure;
 }
 
+// The code where no backend could be had: flags that name none, else no server.
+inline int OpenExitCodeOf(const absl::Status& status) {
+  const bool wrong = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
+  return wrong ? kUsage : ExitCodeOf(status);
+}
+
 }  // namespace flashbob::cli
 
 #endif  // FLASHBOB_CLIENT_CLI_EXIT_CODE_H_

@@ -123,7 +123,7 @@ class InfoCommand : public Command {
 
   int Run(Console& console) override {
     const absl::StatusOr<std::unique_ptr<Backend>> backend = OpenBackend(backend_flags());
-    if (!backend.ok()) return console.Fail(ExitCodeOf(backend.status()), backend.status());
+    if (!backend.ok()) return console.Fail(OpenExitCodeOf(backend.status()), backend.status());
     const absl::StatusOr<client::ServerInfo> info = (*backend)->Info();
     if (!info.ok()) return console.Fail(ExitCodeOf(info.status()), info.status());
     console.Print(ToJson(*info), ToText(*info, backend_flags().embedded));

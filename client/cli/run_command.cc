@@ -99,7 +99,7 @@ class RunCommand : public Command {
     if (!allocated.ok()) return console.Fail(kFailure, allocated);
 
     absl::StatusOr<std::unique_ptr<Backend>> backend = OpenBackend(backend_flags());
-    if (!backend.ok()) return console.Fail(ExitCodeOf(backend.status()), backend.status());
+    if (!backend.ok()) return console.Fail(OpenExitCodeOf(backend.status()), backend.status());
     const auto begin = std::chrono::steady_clock::now();
     absl::StatusOr<Outcome> outcome = absl::UnknownError("not run");
     {

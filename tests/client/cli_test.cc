@@ -15,6 +15,7 @@
 #include "kernels/conformance/case.h"
 #include "kernels/conformance/error.h"
 #include "kernels/convert.h"
+#include "kernels/devices/devices.h"
 #include "kernels/reference/reference.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/program.h"
@@ -167,6 +168,10 @@ TEST_F(CliTest, WrongUsageExitsWith2AndSaysWhyOnStandardError) {
       {"run", "forward", in, "-o", out, "--embedded", "--dtype", "fp32"},
       {"info", "--embedded", "--timeout", "0"},
       {"info", "--server", ""},
+      {"info", "--embedded", "--device", "tpu"},
+      {"info", "--embedded", "--device", "cuda:4096"},
+      {"info", "--embedded", "--device", "cpu,cuda:0"},
+      {"info", "--device", "cpu"},
       {"info", "extra"},
       {"bench", "--embedded", "--shape", "1,2,3"},
       {"bench", "--embedded", "--shape", "1,2,3,x"},
@@ -318,13 +323,27 @@ TEST_F(CliTest, RunPrintsOneJsonObjectAndNothingElse) {
 }
 
 TEST_F(CliTest, InfoPrintsOneJsonObjectAndNothingElse) {
-  const ProgramResult result = RunProgram({"info", "--embedded", "--json"});
+  const ProgramResult result = RunProgram({"info", "--embedded", "--device", "cpu", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json object = ObjectOf(result);
   EXPECT_EQ(object["version"], FLASHBOB_VERSION);
   EXPECT_EQ(object["devices"][0]["name"], "cpu");
   EXPECT_EQ(object["capabilities"][0]["operations"], json({"forward", "backward", "double_backward", "jvp"}));
   EXPECT_EQ(result.err, "");
+}
+
+TEST_F(CliTest, EmbeddedTakesTheFirstGpuAndTheCpuWhereThereIsNone) {
+  const ProgramResult result = RunProgram({"info", "--embedded", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const MachineDevices machine = FindDevices();
+  const std::string expected = machine.gpus.empty() ? "cpu" : "cuda:" + std::to_string(machine.gpus.front().number);
+  EXPECT_EQ(ObjectOf(result)["devices"][0]["name"], expected);
+}
+
+TEST_F(CliTest, ADeviceThatIsNotThereIsAnsweredWithThoseThatAre) {
+  const ProgramResult result = RunProgram({"info", "--embedded", "--device", "cuda:4096"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("no device cuda:4096; this machine has cpu"), std::string::npos) << result.err;
 }
 
 TEST_F(CliTest, BenchPrintsTheKeysThatAreFixedAndNothingElse) {

@@ -93,7 +93,7 @@ std::map<TensorName, std::vector<std::byte>> OutputsOf(cli::Backend& backend, co
 
 TEST_F(RealServerTest, EveryOperationGivesTheBitsThatTheEngineGivesInProcess) {
   const auto remote = cli::ConnectToServer(address(), "", std::nullopt).value();
-  const auto embedded = cli::MakeEmbeddedBackend();
+  const auto embedded = cli::MakeEmbeddedBackend("cpu").value();
   for (flashbob::Operation operation : kAllOperations) {
     CaseSpec spec;
     spec.operation = operation;
@@ -120,7 +120,7 @@ TEST_F(RealServerTest, EveryOperationGivesTheBitsThatTheEngineGivesInProcess) {
 
 TEST_F(RealServerTest, TensorsOfManyChunksArriveWhole) {
   const auto remote = cli::ConnectToServer(address(), "", std::nullopt).value();
-  const auto embedded = cli::MakeEmbeddedBackend();
+  const auto embedded = cli::MakeEmbeddedBackend("cpu").value();
   CaseSpec spec;
   spec.operation = flashbob::Operation::kForward;
   spec.query_len = 20001;  // q and o: some more than 4 chunks of 1 MiB
