@@ -32,8 +32,12 @@ conformance::Runner MakeCudaRunner() {
 }  // namespace
 
 std::vector<EngineUnderTest> EnginesUnderTest() {
-  std::vector<EngineUnderTest> engines = {{"reference", MakeReferenceRunner, true}, {"cpu", MakeCpuRunner}};
-  if (!CudaDevices().empty()) engines.push_back({"cuda", MakeCudaRunner});
+  std::vector<EngineUnderTest> engines = {
+      {.name = "reference", .make_runner = MakeReferenceRunner, .materialises = true},
+      {.name = "cpu", .make_runner = MakeCpuRunner}};
+  if (!CudaDevices().empty()) {
+    engines.push_back({.name = "cuda", .make_runner = MakeCudaRunner, .bars = conformance::BarKind::kGpu});
+  }
   return engines;
 }
 

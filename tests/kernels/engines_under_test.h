@@ -5,6 +5,7 @@
 #include <ostream>
 #include <vector>
 
+#include "kernels/conformance/error.h"
 #include "kernels/conformance/run.h"
 
 namespace flashbob {
@@ -12,7 +13,8 @@ namespace flashbob {
 struct EngineUnderTest {
   const char* name;
   conformance::Runner (*make_runner)();  // the runner owns its engine
-  bool materialises = false;             // whole rows of scores: what the mask hides is multiplied by zero, not skipped
+  conformance::BarKind bars = conformance::BarKind::kCpu;
+  bool materialises = false;  // whole rows of scores: what the mask hides is multiplied by zero, not skipped
 };
 
 inline std::ostream& operator<<(std::ostream& out, const EngineUnderTest& engine) { return out << engine.name; }

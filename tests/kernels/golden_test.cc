@@ -152,7 +152,7 @@ TEST_P(GoldenTest, EnginesKeepTheirBarsOnRealInput) {
       ASSERT_TRUE(status.ok()) << status;
       for (const auto& [name, golden] : golden_.tensors) {
         const std::vector<double> got = tensors.at(name).Values();
-        const double bar = OutputBar(BarKind::kCpu, computation, name, reference.at(name), max_abs_score, 0);
+        const double bar = OutputBar(engine.bars, computation, name, reference.at(name), max_abs_score, 0);
         // Against PyTorch's own fp64 values, of the heads whose are kept.
         const std::vector<double>& exact = golden_fp64_.tensors.at(name).values;
         const std::vector<double> first_heads(got.begin(), got.begin() + static_cast<int64_t>(exact.size()));
