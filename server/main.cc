@@ -1,4 +1,5 @@
-// flashbob-server: reads its configuration, starts a Server on the CPU engine, serves until it is told to stop.
+// flashbob-server: reads its configuration, starts a Server on every GPU (or on the CPU, where there is none), serves
+// until it is told to stop.
 #include <malloc.h>
 
 #include <atomic>
@@ -10,8 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
-#include "kernels/cpu/cpu_engine.h"
+#include "kernels/devices/devices.h"
 #include "server/config/command_line.h"
 #include "server/server.h"
 #include "server/stop_signals.h"
@@ -42,12 +44,28 @@ absl::Status WritePortFile(const std::string& path, int port) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Server>> StartServer(const ServerOptions& options, const Clock& clock, EventLog& log,
+absl::StatusOr<std::vector<std::unique_ptr<Engine>>> CreateEngines(const DeviceChoice& devices, int cpu_threads,
+                                                                   EventLog& log) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (const std::string& name : devices.names) {
+    FLASHBOB_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateEngine(name, cpu_threads));
+    const DeviceInfo& info = engine->device();
+    log.Write(LogLevel::kInfo, "device",
+              {{"name", info.name},
+               {"model", info.model},
+               {"compute_units", int64_t{info.compute_units}},
+               {"memory_bytes", info.memory_bytes},
+               {"usable_bytes", info.usable_bytes}});
+    engines.push_back(std::move(engine));
+  }
+  return engines;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> StartServer(const ServerOptions& options, const DeviceChoice& devices,
+                                                    const Clock& clock, EventLog& log,
                                                     std::function<void(const absl::Status&)> on_device_lost) {
-  cpu::CpuEngineOptions engine_options;
-  engine_options.threads = options.threads;
   Server::Environment environment;
-  environment.engines.push_back(cpu::CreateCpuEngine(engine_options));
+  FLASHBOB_ASSIGN_OR_RETURN(environment.engines, CreateEngines(devices, options.threads, log));
   environment.clock = &clock;
   environment.log = &log;
   environment.on_device_lost = std::move(on_device_lost);
@@ -68,9 +86,18 @@ int Main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
 
   EventLog log(options.log_level, options.log_format);
+  const absl::StatusOr<DeviceChoice> devices = ChooseDevices(options.devices, FindDevices());
+  if (!devices.ok()) {
+    log.Write(LogLevel::kError, "cannot start",
+              {{"error", absl::StrCat("devices: ", std::string(devices.status().message()))}});
+    return kExitBadConfiguration;
+  }
+  if (!devices->note.empty()) {
+    log.Write(LogLevel::kInfo, "devices", {{"chosen", absl::StrJoin(devices->names, ",")}, {"why", devices->note}});
+  }
   const SteadyClock clock;
   std::atomic<bool> device_lost = false;
-  absl::StatusOr<std::unique_ptr<Server>> server = StartServer(options, clock, log, [&](const absl::Status&) {
+  absl::StatusOr<std::unique_ptr<Server>> server = StartServer(options, *devices, clock, log, [&](const absl::Status&) {
     device_lost = true;
     signals.Wake();
   });
@@ -83,6 +110,7 @@ int Main(int argc, char** argv) {
              {"listen", options.listen},
              {"port", int64_t{(*server)->port()}},
              {"metrics_port", int64_t{(*server)->metrics_port()}},
+             {"devices", absl::StrJoin(devices->names, ",")},
              {"host_memory_bytes", options.host_memory_bytes}});
 
   signals.Wait();

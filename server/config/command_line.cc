@@ -21,6 +21,8 @@ Examples:
   flashbob-server --listen 0.0.0.0:50051 --host-memory-bytes 16GiB --log-format json
   flashbob-server --listen 127.0.0.1:0 --port-file /tmp/port --metrics-listen off
       take a free port and write its number to a file
+  flashbob-server --devices cuda:2,cuda:3 --device-memory-bytes 64GiB
+      serve two of this machine's GPUs and leave a part of them to others
   flashbob-server --config server.textproto --max-queued-requests 64
       settings from a file; flags override it
 
@@ -32,6 +34,7 @@ struct Flags {
   std::optional<std::string> config;
   std::optional<std::string> listen;
   std::optional<std::string> metrics_listen;
+  std::optional<std::string> devices;
   std::optional<int> threads;
   std::optional<std::string> host_memory_bytes;
   std::optional<std::string> device_memory_bytes;
@@ -55,12 +58,15 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("HOST:PORT");
   app.add_option("--metrics-listen", flags.metrics_listen, "Where to serve /metrics, or off [127.0.0.1:9464]")
       ->type_name("HOST:PORT");
+  app.add_option("--devices", flags.devices,
+                 "auto: every GPU, the CPU where there is none; all: every GPU; cpu; or cuda:0,cuda:1 [auto]")
+      ->type_name("LIST");
   app.add_option("--threads", flags.threads, "Threads of the CPU engine; 0: one for each core [0]")->type_name("N");
   app.add_option("--host-memory-bytes", flags.host_memory_bytes,
                  "Host memory for inputs and outputs of requests, as in 4GiB; 0: half of what there is [0]")
       ->type_name("SIZE");
   app.add_option("--device-memory-bytes", flags.device_memory_bytes,
-                 "Memory of each GPU for requests; 0: all that it has [0]")
+                 "Memory of each GPU for requests; 0: what is free, less a sixteenth [0]")
       ->type_name("SIZE");
   app.add_option("--store-memory-bytes", flags.store_memory_bytes,
                  "Of the host memory, the most that stored tensors may take; 0: half [0]")
@@ -107,6 +113,7 @@ absl::StatusOr<ServerOptions> OptionsOf(const Flags& flags) {
   }
   Override(options.listen, flags.listen);
   Override(options.metrics_listen, flags.metrics_listen);
+  Override(options.devices, flags.devices);
   Override(options.threads, flags.threads);
   Override(options.max_lease_seconds, flags.max_lease_seconds);
   Override(options.server_name, flags.server_name);

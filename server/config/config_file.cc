@@ -31,6 +31,7 @@ absl::StatusOr<ServerOptions> ApplyConfigText(const std::string& name, const std
 
   if (config.has_listen()) options.listen = config.listen();
   if (config.has_metrics_listen()) options.metrics_listen = config.metrics_listen();
+  if (config.has_devices()) options.devices = config.devices();
   if (config.has_threads()) options.threads = config.threads();
   if (config.has_host_memory_bytes()) options.host_memory_bytes = config.host_memory_bytes();
   if (config.has_device_memory_bytes()) options.device_memory_bytes = config.device_memory_bytes();

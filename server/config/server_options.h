@@ -16,6 +16,7 @@ namespace flashbob::server {
 struct ServerOptions {
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen = "127.0.0.1:9464";  // empty: no metrics
+  std::string devices = "auto";
   int threads = 0;
   int64_t host_memory_bytes = 0;  // after Resolve never 0
   int64_t device_memory_bytes = 0;

@@ -42,7 +42,7 @@ v1::ComputeSpec OneKey(int64_t length, int64_t dim) {
 }
 
 TEST(ServerProcessTest, ComputesOnTheCpuEngine) {
-  ServerProcess process = ServerProcess::Serve();
+  ServerProcess process = ServerProcess::Serve({"--devices", "cpu"});
   ASSERT_TRUE(process.serving()) << process.err();
   const auto stub = StubOf(process);
   ComputeStream stream(*stub);
@@ -60,6 +60,22 @@ TEST(ServerProcessTest, ComputesOnTheCpuEngine) {
     EXPECT_EQ(std::memcmp(computed.outputs[0].data() + row * sizeof(v), v, sizeof(v)), 0) << "row " << row;
   }
   EXPECT_EQ(computed.result->device(), "cpu");
+}
+
+TEST(ServerProcessTest, WithoutAGpuTheCpuServesAndTheLogSaysWhy) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // hides those of a machine that has some
+  ServerProcess process = ServerProcess::Serve();
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  ASSERT_TRUE(process.serving()) << process.err();
+  const std::string log = process.err();
+  EXPECT_NE(log.find("chosen=cpu why="), std::string::npos) << log;
+  EXPECT_EQ(log.find("why=\"\""), std::string::npos) << log;
+}
+
+TEST(ServerProcessTest, ADeviceThatIsNotThereIsBadConfiguration) {
+  ServerProcess process = ServerProcess::Start({"--devices", "cuda:4096"});
+  EXPECT_EQ(process.Wait(seconds(20)), 2);
+  EXPECT_NE(process.err().find("no device cuda:4096; this machine has cpu"), std::string::npos) << process.err();
 }
 
 TEST(ServerProcessTest, HealthIsServingForServerAndService) {

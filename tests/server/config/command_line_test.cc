@@ -41,6 +41,7 @@ TEST(CommandLineTest, DefaultsAreComplete) {
   ASSERT_TRUE(command_line.options.has_value()) << command_line.text;
   EXPECT_EQ(command_line.options->listen, "127.0.0.1:50051");
   EXPECT_EQ(command_line.options->metrics_listen, "127.0.0.1:9464");
+  EXPECT_EQ(command_line.options->devices, "auto");
   EXPECT_GT(command_line.options->host_memory_bytes, 0) << "half of what the machine has";
 }
 
@@ -49,6 +50,8 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
                                           "[::1]:0",
                                           "--metrics-listen",
                                           "off",
+                                          "--devices",
+                                          "cuda:1,cuda:0",
                                           "--threads",
                                           "3",
                                           "--host-memory-bytes",
@@ -71,6 +74,7 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
   const ServerOptions& options = *command_line.options;
   EXPECT_EQ(options.listen, "[::1]:0");
   EXPECT_EQ(options.metrics_listen, "");
+  EXPECT_EQ(options.devices, "cuda:1,cuda:0");
   EXPECT_EQ(options.threads, 3);
   EXPECT_EQ(options.host_memory_bytes, int64_t{4} << 30);
   EXPECT_EQ(options.max_queued_requests, 7);
