@@ -113,6 +113,18 @@ absl::StatusOr<HostBuffer> HostMemoryPool::Allocate(Reservation& reservation, in
   return HostBuffer(this, *data, bytes);
 }
 
+bool HostMemoryPool::HasCached(const std::vector<int64_t>& bytes) const {
+  std::map<int64_t, size_t> wanted;  // blocks of each size class
+  for (int64_t each : bytes) {
+    if (each > 0) ++wanted[BlockBytes(each)];
+  }
+  MutexLock lock(mutex_);
+  return std::all_of(wanted.begin(), wanted.end(), [&](const auto& of_class) {
+    const auto cached = free_.find(of_class.first);
+    return cached != free_.end() && cached->second.size() >= of_class.second;
+  });
+}
+
 void HostMemoryPool::Trim(TimePoint unused_since) {
   Blocks blocks;
   {

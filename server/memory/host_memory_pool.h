@@ -105,6 +105,10 @@ class HostMemoryPool {
   // RESOURCE_EXHAUSTED where the machine does not have them, though the limit allows them.
   absl::StatusOr<HostBuffer> Allocate(Reservation& reservation, int64_t bytes);
 
+  // Whether buffers of these sizes, all at once, would come out of the cache, with no call of the engine's, which for
+  // page-locked memory takes milliseconds.
+  bool HasCached(const std::vector<int64_t>& bytes) const;
+
   // Gives cached blocks back that nobody used since `time`.
   void Trim(TimePoint unused_since);
 

@@ -6,33 +6,45 @@
 #include "kernels/base/status_macros.h"
 
 namespace flashbob::server {
+namespace {
+
+int64_t Align(int64_t bytes) {
+  constexpr auto kAlignment = static_cast<int64_t>(kTensorAlignment);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+TensorSet TensorsOf(const Plan& plan) { return plan.computation().inputs() | plan.computation().outputs(); }
+
+}  // namespace
 
 int64_t DeviceTensors::BytesOf(const Engine& engine, const Plan& plan) {
   if (engine.unified_memory()) return 0;
-  return plan.computation().input_bytes() + plan.computation().output_bytes() +
-         static_cast<int64_t>(plan.workspace_bytes());
+  int64_t bytes = Align(static_cast<int64_t>(plan.workspace_bytes()));
+  TensorsOf(plan).ForEach([&](TensorName name) { bytes += Align(plan.computation().problem().NumBytes(name)); });
+  return bytes;
 }
 
 absl::StatusOr<DeviceTensors> DeviceTensors::Create(Engine& engine, const Plan& plan, const RequestMemory& memory) {
   DeviceTensors made(engine, plan, memory);
-  const TensorSet all = plan.computation().inputs() | plan.computation().outputs();
+  const TensorSet all = TensorsOf(plan);
   if (engine.unified_memory()) {
     all.ForEach([&](TensorName name) { made.tensors_.Set(name, memory.Data(name)); });
     made.workspace_ = memory.workspace.data();
     return made;
   }
-  absl::Status status;
+  const int64_t bytes = BytesOf(engine, plan);
+  if (bytes == 0) return made;
+  FLASHBOB_ASSIGN_OR_RETURN(made.block_, engine.Allocate(static_cast<size_t>(bytes)));
+  std::byte* next = static_cast<std::byte*>(made.block_);
   all.ForEach([&](TensorName name) {
-    if (!status.ok()) return;
-    absl::StatusOr<void*> pointer = made.Allocate(made.BytesOf(name));
-    status = pointer.status();
-    if (pointer.ok()) made.tensors_.Set(name, *pointer);
+    if (made.BytesOf(name) == 0) return;
+    made.tensors_.Set(name, next);
+    next += Align(made.BytesOf(name));
   });
-  FLASHBOB_RETURN_IF_ERROR(status);
+  made.workspace_ = next;
   plan.computation().inputs().ForEach([&](TensorName name) {
     if (made.BytesOf(name) > 0) made.to_copy_.push_back(name);
   });
-  FLASHBOB_ASSIGN_OR_RETURN(made.workspace_, made.Allocate(static_cast<int64_t>(plan.workspace_bytes())));
   return made;
 }
 
@@ -44,17 +56,10 @@ DeviceTensors::DeviceTensors(DeviceTensors&& other) noexcept
       workspace_(other.workspace_),
       to_copy_(std::move(other.to_copy_)),
       copied_(other.copied_),
-      owned_(std::exchange(other.owned_, {})) {}
+      block_(std::exchange(other.block_, nullptr)) {}
 
 DeviceTensors::~DeviceTensors() {
-  for (void* pointer : owned_) engine_.Free(pointer);
-}
-
-absl::StatusOr<void*> DeviceTensors::Allocate(int64_t bytes) {
-  if (bytes == 0) return nullptr;
-  FLASHBOB_ASSIGN_OR_RETURN(void* pointer, engine_.Allocate(static_cast<size_t>(bytes)));
-  owned_.push_back(pointer);
-  return pointer;
+  if (block_ != nullptr) engine_.Free(block_);
 }
 
 absl::StatusOr<bool> DeviceTensors::CopyMoreInputs(int64_t max_bytes, Stream& stream) {
@@ -73,7 +78,7 @@ absl::StatusOr<bool> DeviceTensors::CopyMoreInputs(int64_t max_bytes, Stream& st
 }
 
 absl::Status DeviceTensors::CopyOutputs(Stream& stream) const {
-  if (owned_.empty()) return absl::OkStatus();
+  if (block_ == nullptr) return absl::OkStatus();
   absl::Status status;
   plan_.computation().outputs().ForEach([&](TensorName name) {
     const int64_t bytes = BytesOf(name);

@@ -1,7 +1,7 @@
 // DeviceTensors: where the device finds a request's tensors and workspace.
 //
-// Where host memory is device memory, that is the request's own; elsewhere device memory, allocated here and freed by
-// the destructor.
+// Where host memory is device memory, that is the request's own; elsewhere one block of device memory, allocated here
+// and freed by the destructor: the driver is asked once, not for every tensor.
 #ifndef FLASHBOB_SERVER_SCHEDULER_DEVICE_TENSORS_H_
 #define FLASHBOB_SERVER_SCHEDULER_DEVICE_TENSORS_H_
 
@@ -16,7 +16,8 @@ namespace flashbob::server {
 // Move-only. Not thread safe. `engine` and `memory` must outlive it.
 class DeviceTensors {
  public:
-  // Device memory that a plan's tensors and workspace take, in bytes; 0 where host memory is device memory.
+  // Device memory that a plan's tensors and workspace take, each aligned, in bytes; 0 where host memory is device
+  // memory.
   static int64_t BytesOf(const Engine& engine, const Plan& plan);
 
   // RESOURCE_EXHAUSTED where the device does not have the memory.
@@ -38,7 +39,6 @@ class DeviceTensors {
  private:
   DeviceTensors(Engine& engine, const Plan& plan, const RequestMemory& memory)
       : engine_(engine), plan_(plan), memory_(memory) {}
-  absl::StatusOr<void*> Allocate(int64_t bytes);
   int64_t BytesOf(TensorName name) const { return plan_.computation().problem().NumBytes(name); }
 
   Engine& engine_;
@@ -48,7 +48,7 @@ class DeviceTensors {
   void* workspace_ = nullptr;
   std::vector<TensorName> to_copy_;  // inputs that are not yet copied whole, the next one last
   int64_t copied_ = 0;               // bytes of that one
-  std::vector<void*> owned_;
+  void* block_ = nullptr;            // what all of it lies in, where that is device memory
 };
 
 }  // namespace flashbob::server

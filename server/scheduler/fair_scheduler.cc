@@ -129,12 +129,13 @@ absl::StatusOr<Submitted> FairScheduler::Submit(Submission submission) {
   if (request->tenant_ != nullptr) {
     FLASHBOB_ASSIGN_OR_RETURN(request->hold_, request->tenant_->Hold(request->host_bytes_, 1));
   }
+  const bool at_once = AllocatesAtOnce(request->plan(), submission.stored);
   std::optional<Reservation> reservation;
   {
     MutexLock lock(mutex_);
     FLASHBOB_RETURN_IF_ERROR(CheckQueueLocked(*request));
     ++in_state_[static_cast<size_t>(RequestState::kValidated)];
-    if (waiting_.empty()) reservation = pool_.TryReserve(request->host_bytes_);
+    if (at_once && waiting_.empty()) reservation = pool_.TryReserve(request->host_bytes_);
     if (!reservation.has_value()) {
       waiting_.push_back(request);
       admit_changed_.NotifyAll();
@@ -306,6 +307,13 @@ absl::Status FairScheduler::CheckQueueLocked(const Request& request) const {
     }
   }
   return absl::OkStatus();
+}
+
+bool FairScheduler::AllocatesAtOnce(const Plan& plan, const StoredInputs& stored) const {
+  if (devices_.front()->engine.unified_memory()) return true;
+  std::vector<int64_t> sizes;
+  ForEachTensor(plan.computation(), stored, [&](TensorName, int64_t bytes) { sizes.push_back(bytes); });
+  return pool_.HasCached(sizes);
 }
 
 absl::StatusOr<RequestMemory> FairScheduler::AllocateMemory(const Plan& plan, const StoredInputs& stored,

@@ -5,10 +5,10 @@
 // Host memory comes first, device memory second and only for what is about to run, so that no cycle of waits can form.
 // Requests belong to no device until one has memory for them: whichever is free first takes the next.
 //
-// Threads of its own: one admits requests that wait for host memory; each device has one that places requests and runs
-// slices, looking at cancellation and deadline between them, and, where its memory is apart, one that copies inputs in
-// and one that copies outputs back, on streams of their own, so that copies and compute overlap. Large inputs are
-// copied in pieces that take turns.
+// Threads of its own: one admits requests that wait for host memory, or for page-locked memory to be allocated; each
+// device has one that places requests and runs slices, looking at cancellation and deadline between them, and, where
+// its memory is apart, one that copies inputs in and one that copies outputs back, on streams of their own, so that
+// copies and compute overlap. Large inputs are copied in pieces that take turns.
 #ifndef FLASHBOB_SERVER_SCHEDULER_FAIR_SCHEDULER_H_
 #define FLASHBOB_SERVER_SCHEDULER_FAIR_SCHEDULER_H_
 
@@ -104,6 +104,9 @@ class FairScheduler final : public Scheduler {
   absl::Status CheckSize(const Computation& computation, const Plan& plan, const StoredInputs& stored) const;
   int64_t HostBytes(const Plan& plan, const StoredInputs& stored) const;
   absl::Status CheckQueueLocked(const Request& request) const FLASHBOB_REQUIRES(mutex_);
+  // Whether host memory for it can be allocated without asking the system for page-locked memory: that takes
+  // milliseconds, which a gRPC reaction does not have.
+  bool AllocatesAtOnce(const Plan& plan, const StoredInputs& stored) const;
   absl::StatusOr<RequestMemory> AllocateMemory(const Plan& plan, const StoredInputs& stored, Reservation reservation);
   // The one to be given host memory next: of the tenant that has least of it for its weight.
   RequestPointer NextToAdmitLocked() const FLASHBOB_REQUIRES(mutex_);

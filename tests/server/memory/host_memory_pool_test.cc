@@ -73,6 +73,21 @@ TEST_F(HostMemoryPoolTest, FreedBlockServesTheNextOfItsClass) {
   EXPECT_EQ(pool_.Allocate(reservation, 69000)->data(), first);
 }
 
+TEST_F(HostMemoryPoolTest, KnowsWhatItsCacheCanServe) {
+  EXPECT_TRUE(pool_.HasCached({}));
+  EXPECT_TRUE(pool_.HasCached({0, 0})) << "empty tensors need no block";
+  EXPECT_FALSE(pool_.HasCached({5000}));
+  {
+    Reservation reservation = *pool_.TryReserve(3 * 8192);
+    const HostBuffer one = *pool_.Allocate(reservation, 5000);
+    const HostBuffer other = *pool_.Allocate(reservation, 6000);
+    EXPECT_FALSE(pool_.HasCached({5000})) << "in use";
+  }
+  EXPECT_TRUE(pool_.HasCached({8000, 0, 4097})) << "two blocks of one class";
+  EXPECT_FALSE(pool_.HasCached({8000, 8000, 8000}));
+  EXPECT_FALSE(pool_.HasCached({4096}));
+}
+
 TEST_F(HostMemoryPoolTest, CachedBlocksMakeRoomForOtherClasses) {
   for (int64_t bytes : {kLimit, kLimit / 2, kLimit / 4, int64_t{4096}, kLimit}) {
     Reservation reservation = *pool_.TryReserve(bytes);

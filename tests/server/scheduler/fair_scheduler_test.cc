@@ -127,6 +127,10 @@ struct Sent {
         listener(std::make_shared<RecordingListener>()),
         submitted(bench.scheduler->Submit({"id", std::move(computation), deadline, listener, std::move(tenant)})) {}
   ~Sent() { Release(); }
+  // Where memory is apart from the device's, new host memory is allocated on a thread of the scheduler's.
+  void WaitUntilAdmitted() {
+    if (!submitted->admitted) listener->WaitUntilAdmitted();
+  }
   void Ready() { bench.scheduler->Ready(submitted->request); }
   void Release() {
     if (submitted.ok()) bench.scheduler->Release(submitted->request);
@@ -171,6 +175,7 @@ TEST(FairSchedulerTest, RequestPassesThroughItsStates) {
 void ExpectPattern(Bench& bench) {
   Sent sent(bench, Forward(100));
   ASSERT_TRUE(sent.submitted.ok());
+  sent.WaitUntilAdmitted();
   const Computation& computation = sent.request().computation();
   std::vector<std::vector<std::byte>> copies;
   TensorPointers inputs;
@@ -197,7 +202,7 @@ TEST(FairSchedulerTest, CopiesThereAndBackWhereDeviceMemoryIsApart) {
   Bench bench({.slices = 3, .unified_memory = false, .workspace_bytes = 1000});
   ExpectPattern(bench);
   EXPECT_EQ(bench.scheduler->Devices()[0].memory.reserved_bytes, 0);
-  EXPECT_EQ(bench.scheduler->Devices()[0].memory.high_water_bytes, 4 * 100 * 8 * 4 + 1000);
+  EXPECT_EQ(bench.scheduler->Devices()[0].memory.high_water_bytes, 4 * 3328 + 1024) << "3200 and 1000, aligned";
   EXPECT_EQ(bench.engine.live_device_bytes(), 0) << "device memory is free before the outputs are sent";
 }
 
@@ -557,6 +562,7 @@ TEST(FairSchedulerTest, InputsThatAreStoredNeedNoMemoryAndAreRead) {
   submission.listener = listener;
   const std::vector<std::byte> expected = PatternOf(computation, inputs, TensorName::kO);
   const Submitted submitted = *bench.scheduler->Submit(submission);
+  if (!submitted.admitted) listener->WaitUntilAdmitted();
   EXPECT_EQ(bench.pool.Use().reserved_bytes - before, HostMemoryPool::BlockBytes(3200) + 3200) << "output and transit";
   bench.engine.LetGo();
   bench.scheduler->Ready(submitted.request);
@@ -569,13 +575,33 @@ TEST(FairSchedulerTest, InputsThatAreStoredNeedNoMemoryAndAreRead) {
   EXPECT_EQ(std::memcmp(output.data(), expected.data(), expected.size()), 0);
 }
 
+TEST(FairSchedulerTest, OnlyCachedHostMemoryIsAllocatedOnTheCallersThreadWhereItMustBePageLocked) {
+  Bench bench({.unified_memory = false});
+  {
+    Sent first(bench, Forward(100));
+    ASSERT_TRUE(first.submitted.ok());
+    EXPECT_FALSE(first.submitted->admitted);
+    first.WaitUntilAdmitted();
+  }
+  bench.WaitUntilAllIsFree();
+  Sent again(bench, Forward(100));
+  ASSERT_TRUE(again.submitted.ok());
+  EXPECT_TRUE(again.submitted->admitted) << "all its blocks lay in the cache";
+  Sent beside(bench, Forward(100));
+  ASSERT_TRUE(beside.submitted.ok());
+  EXPECT_FALSE(beside.submitted->admitted) << "those are in use now";
+  beside.WaitUntilAdmitted();
+}
+
 TEST(FairSchedulerTest, NextRequestIsCopiedInWhileOneComputes) {
   Bench bench({.slices = 2, .unified_memory = false});
   Sent first(bench, Forward(8));
+  first.WaitUntilAdmitted();
   first.Ready();
   bench.engine.WaitForLaunches(1);
   const int64_t alone = bench.scheduler->Devices()[0].memory.reserved_bytes;
   Sent second(bench, Forward(8));
+  second.WaitUntilAdmitted();
   second.Ready();
   bench.engine.Step(1);
   bench.engine.WaitForLaunches(2);
@@ -586,11 +612,12 @@ TEST(FairSchedulerTest, NextRequestIsCopiedInWhileOneComputes) {
 }
 
 TEST(FairSchedulerTest, DeviceMemoryBoundsWhatIsOnTheDevice) {
-  const int64_t each = 4 * 100 * 8 * 4;
+  const int64_t each = 4 * 3328;  // 3200 bytes, aligned
   Bench bench({.slices = 3, .unified_memory = false, .device_memory_bytes = each * 3 / 2});
   std::vector<std::unique_ptr<Sent>> all;
   for (int i = 0; i < 20; ++i) {
     all.push_back(std::make_unique<Sent>(bench, Forward(100)));
+    all.back()->WaitUntilAdmitted();
     all.back()->Ready();
   }
   bench.engine.LetGo();
