@@ -206,6 +206,7 @@ PassArgs CudaPlan::ShapeArgs(PassKind pass) const {
   args.bottom_right = problem.options().alignment == Alignment::kBottomRight;
   args.long_walks_first = args.window_right >= 0 && args.window_left < 0;
   args.scale = problem.scale();
+  args.row_alignment = RowAlignment(problem);
   const bool fragments = pass == PassKind::kFinish && kernels_.fragment_sums;
   const bool over_rows =
       !fragments && (pass == PassKind::kRowDots || pass == PassKind::kZeroSums || pass == PassKind::kFinish);
@@ -289,9 +290,10 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
   }
   const ProductCount count = ProductsOf(pass, computation());
   const double probes = args.probes;  // products count all probes, an item does one
+  const auto filled = [&](int64_t dim) { return static_cast<double>(std::max<int64_t>(dim, kernel.filled_dim)); };
   const double tile_flops = 2.0 * kernel.owned * kernel.streamed *
-                            (static_cast<double>(count.over_head_dim) * static_cast<double>(problem.head_dim()) +
-                             static_cast<double>(count.over_value_dim) * static_cast<double>(problem.value_dim())) /
+                            (static_cast<double>(count.over_head_dim) * filled(problem.head_dim()) +
+                             static_cast<double>(count.over_value_dim) * filled(problem.value_dim())) /
                             probes;
   const int64_t wave = int64_t{device_.multiprocessors} * kernel.ctas_per_sm;
   const double tile_seconds = tile_flops * kernel.ctas_per_sm / kernel.flops_per_sm;  // of one CTA among its neighbours
@@ -373,6 +375,11 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
   }
 }
 
+int64_t CudaPlan::SumColumns() const {
+  const int64_t head_dim = computation().problem().head_dim();
+  return kernels_.fragment_sums ? Blocks(head_dim, 8) * 8 : head_dim;
+}
+
 int64_t CudaPlan::SumRows() const {
   const AttentionProblem& problem = computation().problem();
   if (!kernels_.fragment_sums || problem.batch() == 0) return problem.total_queries();
@@ -393,9 +400,9 @@ void CudaPlan::LayOutWorkspace() {
   }
   if (has(PassKind::kColumns) || has(PassKind::kRowDots)) scalars_region_.bytes = probe_rows * 4 * real_bytes_;
   if (has(PassKind::kFinish)) {
-    sum_region_.bytes = std::max(
-        sum_region_.bytes,
-        static_cast<size_t>(problem.probe_count() * problem.heads() * SumRows() * problem.head_dim()) * real_bytes_);
+    sum_region_.bytes =
+        std::max(sum_region_.bytes,
+                 static_cast<size_t>(problem.probe_count() * problem.heads() * SumRows() * SumColumns()) * real_bytes_);
     if (problem.deterministic() && has(PassKind::kColumns)) {
       const auto tiles = static_cast<size_t>(
           packed_ || problem.batch() == 0 ? problem.total_queries() / kernels_.columns.streamed + problem.batch()
@@ -483,7 +490,7 @@ PassArgs CudaPlan::Args(PassKind pass, const TensorPointers& tensors, char* work
   args.gk = output({kDk, kGk, kTdk});
   args.gv = output({kDv, kGv, kTdv});
   if (args.gq.data != nullptr) {
-    const auto width = static_cast<int64_t>(args.head_dim);
+    const int64_t width = SumColumns();
     args.gq_sum.data = workspace + sum_region_.offset;
     args.gq_sum.row = width;
     args.gq_sum.head = (packed_ || args.batch == 0 ? SumRows() : SumRows() / c.problem().batch()) * width;

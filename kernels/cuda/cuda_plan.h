@@ -63,8 +63,9 @@ class CudaPlan : public Plan {
   void ChoosePasses();
   absl::Status MakeTables();
   void LayOutWorkspace();
-  // Rows of gq_sum per head and probe, over all sequences: padded where sums lie in fragments.
+  // Rows of gq_sum per head and probe, over all sequences, and columns: padded where sums lie in fragments.
   int64_t SumRows() const;
+  int64_t SumColumns() const;
   void CutPass(PassKind pass, double flops, double slice_seconds);
   void CutSlices(double slice_seconds);
 

@@ -2,7 +2,7 @@
 //
 // Not row by row but fragment by fragment, as the products leave registers: block of 16 rows, block of 8 columns, lane,
 // 4 elements (rows g, g + 8; columns 2t, 2t + 1; g = lane / 4, t = lane % 4). A warp then adds a fragment with one
-// 16-byte reduction a lane, and no lane computes an address. Rows are padded to 16 a sequence, columns not at all.
+// 16-byte reduction a lane, and no lane computes an address. Rows are padded to 16 a sequence, columns to 8.
 #ifndef FLASHBOB_KERNELS_CUDA_FRAGMENT_SUMS_CUH_
 #define FLASHBOB_KERNELS_CUDA_FRAGMENT_SUMS_CUH_
 
@@ -20,7 +20,7 @@ struct FragmentSums {
 
   __device__ FragmentSums(const PassArgs& args, const Item& item, int64_t query_len) {
     const int64_t first_block = args.sequences == nullptr ? 0 : item.sequence.query_start / 16 + item.sequence.index;
-    block_stride = args.head_dim / 8 * kFragmentElements;
+    block_stride = (args.head_dim + 7) / 8 * kFragmentElements;
     head_stride = args.gq_sum.head;
     first = static_cast<float*>(args.gq_sum.data) + item.probe * args.gq_sum.probe +
             item.sequence.index * args.gq_sum.batch + first_block * block_stride;

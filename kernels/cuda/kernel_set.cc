@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "kernels/cuda/mma/kernels.h"
@@ -25,70 +26,100 @@ const PlainKernels& PlainOf(DType dtype) {
   return PlainFloat64();
 }
 
-// The tensor-core kernels of one dtype and head-dim bucket: of each pass the fastest first.
+// The tensor-core kernels of one dtype and head-dim bucket: the general ones, and the fast ones of each pass, the
+// fastest first.
 struct TensorCoreKernels {
   using Choices = std::vector<const PassKernel& (*)()>;
-  Choices forward;
-  Choices rows;
-  Choices first_columns;
-  Choices second_columns;
-  Choices tangent_columns;
+  const mma::GeneralKernels& (*general)() = nullptr;
   const PassKernel& (*finish)() = nullptr;
+  Choices forward = {};
+  Choices rows = {};
+  Choices first_columns = {};
+  Choices second_columns = {};
 };
 
 TensorCoreKernels TensorCoreOf(DType dtype, int64_t dim) {
-  if (dtype == DType::kBFloat16 && dim == 64) {
-    return {.forward = {&mma::ForwardBFloat16Dim64},
+  if (dtype == DType::kBFloat16 && dim <= 64) {
+    return {.general = &mma::GeneralBFloat16Dim64,
+            .finish = &mma::FinishFragmentsBFloat16,
+            .forward = {&mma::ForwardBFloat16Dim64},
             .rows = {&mma::RowsBFloat16Dim64},
             .first_columns = {&mma::FirstColumnsBFloat16Dim64},
-            .second_columns = {&mma::SecondColumnsBFloat16Dim64, &mma::CompactSecondColumnsBFloat16Dim64},
-            .tangent_columns = {&mma::TangentColumnsBFloat16Dim64},
-            .finish = &mma::FinishFragmentsBFloat16};
+            .second_columns = {&mma::SecondColumnsBFloat16Dim64, &mma::CompactSecondColumnsBFloat16Dim64}};
   }
-  if (dtype == DType::kBFloat16 && dim == 128) {
-    return {.forward = {&mma::ForwardBFloat16Dim128},
+  if (dtype == DType::kBFloat16 && dim <= 128) {
+    return {.general = &mma::GeneralBFloat16Dim128,
+            .finish = &mma::FinishFragmentsBFloat16,
+            .forward = {&mma::ForwardBFloat16Dim128},
             .rows = {&mma::RowsBFloat16Dim128, &mma::CompactRowsBFloat16Dim128},
             .first_columns = {&mma::FirstColumnsBFloat16Dim128, &mma::CompactFirstColumnsBFloat16Dim128},
-            .second_columns = {&mma::SecondColumnsBFloat16Dim128, &mma::CompactSecondColumnsBFloat16Dim128},
-            .tangent_columns = {&mma::TangentColumnsBFloat16Dim128},
-            .finish = &mma::FinishFragmentsBFloat16};
+            .second_columns = {&mma::SecondColumnsBFloat16Dim128, &mma::CompactSecondColumnsBFloat16Dim128}};
   }
-  if (dtype == DType::kFloat16 && dim == 64) {
-    return {.forward = {&mma::ForwardFloat16Dim64},
+  if (dtype == DType::kFloat16 && dim <= 64) {
+    return {.general = &mma::GeneralFloat16Dim64,
+            .finish = &mma::FinishFragmentsFloat16,
+            .forward = {&mma::ForwardFloat16Dim64},
             .rows = {&mma::RowsFloat16Dim64},
             .first_columns = {&mma::FirstColumnsFloat16Dim64},
-            .second_columns = {&mma::SecondColumnsFloat16Dim64, &mma::CompactSecondColumnsFloat16Dim64},
-            .tangent_columns = {&mma::TangentColumnsFloat16Dim64},
-            .finish = &mma::FinishFragmentsFloat16};
+            .second_columns = {&mma::SecondColumnsFloat16Dim64, &mma::CompactSecondColumnsFloat16Dim64}};
   }
-  if (dtype == DType::kFloat16 && dim == 128) {
-    return {.forward = {&mma::ForwardFloat16Dim128},
+  if (dtype == DType::kFloat16 && dim <= 128) {
+    return {.general = &mma::GeneralFloat16Dim128,
+            .finish = &mma::FinishFragmentsFloat16,
+            .forward = {&mma::ForwardFloat16Dim128},
             .rows = {&mma::RowsFloat16Dim128, &mma::CompactRowsFloat16Dim128},
             .first_columns = {&mma::FirstColumnsFloat16Dim128, &mma::CompactFirstColumnsFloat16Dim128},
-            .second_columns = {&mma::SecondColumnsFloat16Dim128, &mma::CompactSecondColumnsFloat16Dim128},
-            .tangent_columns = {&mma::TangentColumnsFloat16Dim128},
-            .finish = &mma::FinishFragmentsFloat16};
+            .second_columns = {&mma::SecondColumnsFloat16Dim128, &mma::CompactSecondColumnsFloat16Dim128}};
+  }
+  switch (dtype) {
+    case DType::kBFloat16:
+      return {.general = &mma::GeneralBFloat16Dim256, .finish = &mma::FinishFragmentsBFloat16};
+    case DType::kFloat16:
+      return {.general = &mma::GeneralFloat16Dim256, .finish = &mma::FinishFragmentsFloat16};
+    case DType::kFloat32:
+    case DType::kFloat64:
+      return {.general = dim <= 64 ? &mma::GeneralTf32Dim64 : &mma::GeneralTf32Dim128,
+              .finish = &mma::FinishFragmentsTf32};
   }
   return {};
 }
 
-// The first that fits the device's shared memory, or null.
-const PassKernel* FirstThatFits(const TensorCoreKernels::Choices& choices, const DeviceTraits& device) {
-  for (const auto& choice : choices) {
-    if (choice().shared_bytes <= device.shared_bytes_per_block) return &choice();
-  }
-  return nullptr;
+// Kernels of one pass, the best first.
+using Candidates = std::vector<PassKernel>;
+
+Candidates Evaluate(const TensorCoreKernels::Choices& choices) {
+  Candidates candidates;
+  for (const auto& choice : choices) candidates.push_back(choice());
+  return candidates;
 }
 
-// Whether the tensor-core kernels take a problem: 16-byte rows, one of their buckets, and a scale that keeps -inf
-// masked scores at -inf in fp32.
+// The first that fits the device's shared memory, or nothing.
+std::optional<PassKernel> FirstThatFits(const Candidates& candidates, const DeviceTraits& device) {
+  for (const PassKernel& kernel : candidates) {
+    if (kernel.shared_bytes <= device.shared_bytes_per_block) return kernel;
+  }
+  return std::nullopt;
+}
+
+// TF32 rounds scores and dP, so a row that sees few keys, whose P . (dP - D) cancels, would miss its bar.
+bool Tf32Serves(const AttentionProblem& problem) {
+  constexpr int64_t kKeysOfARow = 64;
+  const ProblemOptions& options = problem.options();
+  if (!problem.allow_tf32() || problem.dtype() != DType::kFloat32) return false;
+  if (problem.total_keys() < kKeysOfARow * std::max<int64_t>(1, problem.batch())) return false;
+  const bool open = options.window_left < 0 || options.window_right < 0;
+  return open || options.window_left >= kKeysOfARow - options.window_right;
+}
+
+// Whether the tensor-core kernels take a problem: one of their buckets, and a scale that keeps -inf masked scores at
+// -inf in fp32.
 bool TensorCoresServe(const AttentionProblem& problem) {
   const bool half = problem.dtype() == DType::kBFloat16 || problem.dtype() == DType::kFloat16;
   const int64_t dim = std::max(problem.head_dim(), problem.value_dim());
   // Rows of a head are this far apart at most, in elements; kernels count the bytes in 32 bits.
   const int64_t pitch = problem.layout() == Layout::kBHND ? dim : problem.heads() * dim;
-  return half && dim <= 128 && problem.head_dim() % 8 == 0 && problem.value_dim() % 8 == 0 && problem.scale() > 1e-30 &&
-         problem.scale() < 1e30 && pitch < (int64_t{1} << 26);
+  return (half ? dim <= 256 : Tf32Serves(problem) && dim <= 128) && problem.scale() > 1e-30 && problem.scale() < 1e30 &&
+         pitch < (int64_t{1} << 26);
 }
 
 // A row of n visible keys has P about 1/n; fp16's normal range ends at 2^-14. The shift brings 1/n to 2^-10, and no
@@ -109,6 +140,11 @@ int32_t PowerShift(const AttentionProblem& problem) {
 
 }  // namespace
 
+int32_t RowAlignment(const AttentionProblem& problem) {
+  const int64_t bytes = (problem.head_dim() | problem.value_dim()) * static_cast<int64_t>(SizeOf(problem.dtype()));
+  return bytes % 16 == 0 ? 16 : bytes % 4 == 0 ? 4 : 2;
+}
+
 KernelSet SelectKernels(const Computation& computation, const DeviceTraits& device) {
   const AttentionProblem& problem = computation.problem();
   const PlainKernels& plain = PlainOf(problem.dtype());
@@ -120,18 +156,35 @@ KernelSet SelectKernels(const Computation& computation, const DeviceTraits& devi
   set.finish = plain.finish;
   if (!TensorCoresServe(problem)) return set;
 
-  const TensorCoreKernels fast =
-      TensorCoreOf(problem.dtype(), std::max(problem.head_dim(), problem.value_dim()) <= 64 ? 64 : 128);
-  if (const PassKernel* kernel = FirstThatFits(fast.forward, device)) set.forward = *kernel;
-  if (const PassKernel* kernel = FirstThatFits(fast.rows, device)) {
+  const TensorCoreKernels fast = TensorCoreOf(problem.dtype(), std::max(problem.head_dim(), problem.value_dim()));
+  const mma::GeneralKernels& general = fast.general();
+  // Fast kernels before or behind the general ones, and not at all where they do not serve.
+  const auto choose = [&](Candidates generals, const TensorCoreKernels::Choices& choices, bool whole) {
+    const bool aligned = RowAlignment(problem) == 16;
+    const Candidates fasts = aligned ? Evaluate(choices) : Candidates{};
+    generals.insert(whole ? generals.begin() : generals.end(), fasts.begin(), fasts.end());
+    std::optional<PassKernel> kernel = FirstThatFits(generals, device);
+    constexpr double kUnalignedRate = 0.35;
+    if (kernel.has_value() && !aligned) kernel->flops_per_sm *= kUnalignedRate;
+    return kernel;
+  };
+  const auto given = [&](std::initializer_list<TensorName> names) {
+    return std::any_of(names.begin(), names.end(), [&](TensorName name) { return computation.HasInput(name); });
+  };
+  const bool tangents = given({kUq, kUk, kUv, kTq, kTk, kTv});
+  const bool whole = given({kUq, kTq}) && given({kUk, kTk}) && given({kUv, kTv});
+  if (const auto kernel = choose({general.forward}, fast.forward, true)) set.forward = *kernel;
+  if (const auto kernel = choose({general.rows}, fast.rows, whole)) {
     set.rows = *kernel;
     set.rows_power_shift = PowerShift(problem);
   }
-  const bool tangents = computation.inputs().HasAny({kUq, kUk, kUv, kTq, kTk, kTv});
-  const TensorCoreKernels::Choices& columns = !tangents                    ? fast.first_columns
-                                              : computation.HasInput(kTdo) ? fast.tangent_columns
-                                                                           : fast.second_columns;
-  if (const PassKernel* kernel = FirstThatFits(columns, device)) {
+  const bool second = tangents && !computation.HasInput(kTdo);
+  const Candidates generals =
+      second ? Candidates{general.second_columns, general.columns} : Candidates{general.columns};
+  const TensorCoreKernels::Choices columns = second      ? fast.second_columns
+                                             : !tangents ? fast.first_columns
+                                                         : TensorCoreKernels::Choices{};
+  if (const auto kernel = choose(generals, columns, !tangents || whole)) {
     set.columns = *kernel;
     set.finish = fast.finish();
     set.log2_columns = true;

@@ -35,6 +35,9 @@ struct KernelSet {
   int32_t columns_power_shift = 0;
 };
 
+// What the rows of the problem's tensors begin at multiples of, in bytes: 16, 4 or 2.
+int32_t RowAlignment(const AttentionProblem& problem);
+
 KernelSet SelectKernels(const Computation& computation, const DeviceTraits& device);
 
 }  // namespace flashbob::cuda

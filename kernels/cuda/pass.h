@@ -63,6 +63,8 @@ struct PassArgs {
   bool long_walks_first = false;  // query blocks from the last to the first: under a causal mask the last walk furthest
   double scale = 1;
 
+  int32_t row_alignment = 16;  // bytes, of where rows begin: 16, or 4 or 2 for general kernels
+
   // fp16: P, P.G, X, Y and Z are multiplied by 2^power_shift before they are rounded. Otherwise 0.
   int32_t power_shift = 0;
 
@@ -100,11 +102,12 @@ struct PassKernel {
   int32_t owned;     // rows that a CTA owns
   int32_t streamed;  // rows of a streamed tile
   int32_t threads;
-  int32_t ctas_per_sm;   // that fit at once
-  size_t shared_bytes;   // dynamic
-  size_t state_bytes;    // of an item that is split over launches
-  double flops_per_sm;   // sustained rate of one multiprocessor, FLOP/s; for cutting slices
-  const void* function;  // __global__ void(PassArgs)
+  int32_t ctas_per_sm;     // that fit at once
+  size_t shared_bytes;     // dynamic
+  size_t state_bytes;      // of an item that is split over launches
+  double flops_per_sm;     // sustained rate of one multiprocessor, FLOP/s; for cutting slices
+  const void* function;    // __global__ void(PassArgs)
+  int32_t filled_dim = 0;  // narrower rows are filled with zeros up to here, and cost as much
 };
 
 }  // namespace flashbob::cuda

@@ -18,151 +18,16 @@
 // and gK are done with the first, under the products of gQ. README.md has the table of tile sizes, shared memory and
 // registers.
 //
+// The general kernel has room for all terms and computes those that there are.
+//
 // fp16: P, X, Y and Z are multiplied by 2^power_shift (P is about 1/N, below fp16's normal range in long rows).
 #ifndef FLASHBOB_KERNELS_CUDA_MMA_COLUMNS_CUH_
 #define FLASHBOB_KERNELS_CUDA_MMA_COLUMNS_CUH_
 
-#include <type_traits>
-
-#include "kernels/cuda/mma/common.cuh"
+#include "kernels/cuda/mma/column_tiles.cuh"
 #include "kernels/cuda/turn.cuh"
 
 namespace flashbob::cuda::mma {
-
-// Which terms a column kernel computes.
-template <bool kHasTq, bool kHasTk, bool kHasTv, bool kHasTdo>
-struct Terms {
-  static constexpr bool kTq = kHasTq;
-  static constexpr bool kTk = kHasTk;
-  static constexpr bool kTv = kHasTv;
-  static constexpr bool kTdo = kHasTdo;
-  static constexpr bool kG = kTq || kTk;
-  static constexpr bool kV = kG || kTdo;  // whether V is needed
-  static constexpr bool kDo = kG || kTv;  // whether dO is needed
-};
-using FirstOrder = Terms<false, false, false, true>;
-using SecondOrder = Terms<true, true, true, false>;
-using TangentOrder = Terms<true, true, true, true>;
-
-// Tile sizes: kWarps warps, kSplit of them on the same 16 kTilesM keys; tiles of kQueries queries in kStages buffers;
-// pieces of gQ of kPieceM x kPieceN.
-template <int kWarpCount, int kMTiles, int kSplitCount, int kQueryCount, int kStageCount, int kPieceRows,
-          int kPieceColumns, int kCtas>
-struct ColumnTiles {
-  static constexpr int kWarps = kWarpCount;
-  static constexpr int kTilesM = kMTiles;
-  static constexpr int kSplit = kSplitCount;
-  static constexpr int kStages = kStageCount;
-  static constexpr int kQueries = kQueryCount;
-  static constexpr int kPieceM = kPieceRows;
-  static constexpr int kPieceN = kPieceColumns;
-  static constexpr int kCtasPerSm = kCtas;
-};
-
-template <typename Element, int kHeadDim, typename TermSet, typename Tiles>
-struct ColumnsConfig : Tiles {
-  using T = Element;
-  using Term = TermSet;
-  static constexpr int kDim = kHeadDim;
-  static constexpr int kThreads = 32 * Tiles::kWarps;
-  static constexpr int kKeys = 16 * Tiles::kTilesM * Tiles::kWarps / Tiles::kSplit;
-  static constexpr int kPitch = kDim + kPadding;
-  static constexpr int kScorePitch = Tiles::kQueries + kPadding;
-  static constexpr uint32_t kKeyBytes = kKeys * kPitch * 2;
-  static constexpr uint32_t kQueryBytes = Tiles::kQueries * kPitch * 2;
-  static constexpr uint32_t kScoreBytes = kKeys * kScorePitch * 2;
-  static constexpr bool kSharedX = Tiles::kSplit > 1;  // X and P pass through shared memory
-  // Shared memory: keys; scores; then a stage, once or twice: queries and their scalars (lse, d, c, r: kQueries each).
-  static constexpr uint32_t kK = 0;
-  static constexpr uint32_t kV = kK + kKeyBytes;
-  static constexpr uint32_t kTk = kV + (Term::kV ? kKeyBytes : 0);
-  static constexpr uint32_t kTv = kTk + (Term::kTk ? kKeyBytes : 0);
-  static constexpr uint32_t kY = kTv + (Term::kTv ? kKeyBytes : 0);
-  static constexpr uint32_t kZ = kY + kScoreBytes;
-  static constexpr uint32_t kX = kZ + (Term::kTk || (kSharedX && Term::kTq) ? kScoreBytes : 0);
-  static constexpr uint32_t kP = kX + (kSharedX && Term::kG ? kScoreBytes : 0);
-  static constexpr uint32_t kQ = kP + (kSharedX && Term::kTdo ? kScoreBytes : 0);
-  static constexpr uint32_t kDo = kQ + kQueryBytes;
-  static constexpr uint32_t kTq = kDo + (Term::kDo ? kQueryBytes : 0);
-  static constexpr uint32_t kTdo = kTq + (Term::kTq ? kQueryBytes : 0);
-  static constexpr uint32_t kScalars = kTdo + (Term::kTdo ? kQueryBytes : 0);
-  static constexpr uint32_t kStageBytes = kScalars + 4 * Tiles::kQueries * sizeof(float) - kQ;
-  static constexpr size_t kSharedBytes = kQ + Tiles::kStages * kStageBytes;
-  static constexpr size_t kStateBytes =
-      static_cast<size_t>(kThreads) * Tiles::kTilesM * kDim / Tiles::kSplit * sizeof(float);
-};
-
-// The sizes that are built, as measured on an H200. `Compact` ones fit the 99 KB of shared memory of an 8.6 or 8.9.
-template <int kDim>
-using FirstOrderTiles =
-    std::conditional_t<kDim <= 64, ColumnTiles<4, 2, 1, 32, 1, 32, 16, 2>, ColumnTiles<8, 2, 2, 64, 2, 32, 32, 1>>;
-template <int kDim>
-using SecondOrderTiles =
-    std::conditional_t<kDim <= 64, ColumnTiles<8, 2, 2, 64, 1, 32, 16, 1>, ColumnTiles<8, 1, 1, 32, 1, 32, 16, 1>>;
-using CompactFirstOrderTiles = ColumnTiles<4, 1, 1, 32, 1, 32, 32, 1>;  // D = 128; D = 64 is compact as it is
-template <int kDim>
-using CompactTiles =
-    std::conditional_t<kDim <= 64, ColumnTiles<4, 1, 1, 32, 1, 32, 16, 1>, ColumnTiles<4, 1, 1, 16, 1, 16, 32, 1>>;
-
-// The walk of a column item over the query tiles of the heads of its group, in the order in which this CTA takes them.
-// Steps are numbered as ColumnWalk does. CTAs that start at the same tile add to the same rows of gQ at the same time:
-// where the walk has no gaps, each starts `offset` steps on and comes round.
-template <int kQueries>
-class ColumnCursor {
- public:
-  int32_t head = 0;
-  int32_t query0 = 0;
-
-  __device__ ColumnCursor(const Segment& segment, const TileRange& tiles, int32_t tiles_per_head, int32_t first_head,
-                          int32_t group, int32_t offset)
-      : begin_(static_cast<int32_t>(segment.begin)),
-        end_(static_cast<int32_t>(segment.end)),
-        left_(end_ - begin_),
-        tiles_begin_(static_cast<int32_t>(tiles.begin)),
-        tiles_end_(static_cast<int32_t>(tiles.end)),
-        tiles_per_head_(tiles_per_head),
-        first_head_(first_head) {
-    const bool gaps = group > 1 && tiles_end_ - tiles_begin_ < tiles_per_head;
-    if (left_ > 0) Seek(begin_ + (gaps ? 0 : offset % left_));
-  }
-  __device__ bool done() const { return left_ <= 0; }
-  __device__ void Next() {
-    --left_;
-    ++step_;
-    query0 += kQueries;
-    if (step_ == end_) {
-      if (left_ > 0) Seek(begin_);
-    } else if (query0 == tiles_end_ * kQueries) {
-      Seek(step_);
-    }
-  }
-
- private:
-  // Goes to `step`, or to the next one that is a tile.
-  __device__ void Seek(int32_t step) {
-    int32_t in_group = step / tiles_per_head_;
-    int32_t tile = step - in_group * tiles_per_head_;
-    if (tile >= tiles_end_) {
-      ++in_group;
-      tile = tiles_begin_;
-    } else if (tile < tiles_begin_) {
-      tile = tiles_begin_;
-    }
-    step_ = in_group * tiles_per_head_ + tile;
-    left_ -= step_ - step;
-    head = first_head_ + in_group;
-    query0 = tile * kQueries;
-  }
-
-  int32_t begin_;
-  int32_t end_;
-  int32_t left_;  // steps to go
-  int32_t tiles_begin_;
-  int32_t tiles_end_;
-  int32_t tiles_per_head_;
-  int32_t first_head_;
-  int32_t step_ = 0;
-};
 
 template <typename Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(__grid_constant__ const PassArgs args) {
@@ -176,6 +41,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
   constexpr int kScorePitch = Config::kScorePitch;
   constexpr int kTiles = kQueries / Config::kSplit / 8;    // fragments across a warp's scores
   constexpr int kColumnTiles = kDim / Config::kSplit / 8;  // and across its gV and gK
+  constexpr bool kGeneral = Config::kGeneral;
+  constexpr int kSize = sizeof(T);
   extern __shared__ __align__(16) unsigned char shared[];
   const uint32_t base = tile::SharedAddress(shared);
 
@@ -192,23 +59,32 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
   if (!segment.active) return;
   const int32_t key0 = item.block * Config::kKeys;
   const Lane lane;
+  const bool has_tq = Term::kTq && (!kGeneral || args.tq.data != nullptr);
+  const bool has_tk = Term::kTk && (!kGeneral || args.tk.data != nullptr);
+  const bool has_tv = Term::kTv && (!kGeneral || args.tv.data != nullptr);
+  const bool has_tdo = Term::kTdo && (!kGeneral || args.tdo.data != nullptr);
+  const bool has_g = has_tq || has_tk;
+  const bool has_do = has_g || has_tv;
+  const int alignment = kGeneral ? args.row_alignment : 16;
+  const bool unaligned = alignment < 16;
 
   const int64_t query_start = item.sequence.query_start;
   const auto load_keys = [&](uint32_t to, const TensorView& view, int32_t probe, int32_t columns) {
-    TileLoader<kThreads, Config::kKeys, kDim>(view, probe, batch, item.head, item.sequence.key_start, columns)
-        .Load(base + to, key0, key_len);
+    TileLoader<T, kThreads, Config::kKeys, kDim, kGeneral>(view, probe, batch, item.head, item.sequence.key_start,
+                                                           columns)
+        .Load(base + to, key0, key_len, alignment);
   };
   load_keys(Config::kK, args.k, 0, args.head_dim);
-  if constexpr (Term::kV) load_keys(Config::kV, args.v, 0, args.value_dim);
-  if constexpr (Term::kTk) load_keys(Config::kTk, args.tk, item.probe, args.head_dim);
-  if constexpr (Term::kTv) load_keys(Config::kTv, args.tv, item.probe, args.value_dim);
+  if (has_g || has_tdo) load_keys(Config::kV, args.v, 0, args.value_dim);
+  if (has_tk) load_keys(Config::kTk, args.tk, item.probe, args.head_dim);
+  if (has_tv) load_keys(Config::kTv, args.tv, item.probe, args.value_dim);
   tile::CommitCopies();
 
   // A deterministic pass keeps the order of tiles.
   ColumnCursor<kQueries> cursor(segment, tiles, tiles_per_head, item.head * group, group,
                                 args.turn == nullptr ? item.block * (Config::kKeys / 16) / (kQueries / 16) : 0);
   // What streams, of the head where the cursor is.
-  using QueryLoader = TileLoader<kThreads, kQueries, kDim>;
+  using QueryLoader = TileLoader<T, kThreads, kQueries, kDim, kGeneral>;
   QueryLoader q_loader;
   QueryLoader do_loader;
   QueryLoader tq_loader;
@@ -229,10 +105,10 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
       scalar_source = static_cast<const float*>(args.row_scalars.data) +
                       4 * RowOffset(args.row_scalars, item.probe, batch, loaded_head, query_start) + threadIdx.x;
     }
-    q_loader.Load(base + stage + Config::kQ, cursor.query0, query_len);
-    if constexpr (Term::kDo) do_loader.Load(base + stage + Config::kDo, cursor.query0, query_len);
-    if constexpr (Term::kTq) tq_loader.Load(base + stage + Config::kTq, cursor.query0, query_len);
-    if constexpr (Term::kTdo) tdo_loader.Load(base + stage + Config::kTdo, cursor.query0, query_len);
+    q_loader.Load(base + stage + Config::kQ, cursor.query0, query_len, alignment);
+    if (has_do) do_loader.Load(base + stage + Config::kDo, cursor.query0, query_len, alignment);
+    if (has_tq) tq_loader.Load(base + stage + Config::kTq, cursor.query0, query_len, alignment);
+    if (has_tdo) tdo_loader.Load(base + stage + Config::kTdo, cursor.query0, query_len, alignment);
 #pragma unroll
     for (int first = 0; first < 4 * kQueries; first += kThreads) {
       const int row = (first + static_cast<int>(threadIdx.x)) / 4;
@@ -272,11 +148,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
   const int part = lane.warp % Config::kSplit;
   const int warp_query = part * kTiles * 8;         // of scores
   const int warp_column = part * kColumnTiles * 8;  // of gV and gK
-  const uint32_t key_left = base + PlainOffset<kPitch>(lane) + warp_row * kPitch * 2;
-  const uint32_t key_right = base + PlainOffset<kPitch>(lane);
-  const uint32_t score_store = base + ((warp_row + lane.g) * kScorePitch + warp_query + lane.t * 2) * 2;
-  const uint32_t score_left = base + PlainOffset<kScorePitch>(lane) + warp_row * kScorePitch * 2;  // of gV and gK
-  const uint32_t score_left_transposed = base + CrossedOffset<kScorePitch>(lane);                  // of gQ
+  const uint32_t key_left = base + PlainOffset<kPitch>(lane) + warp_row * kPitch;
+  const uint32_t key_right = base + TransposedRightOffset<T, kPitch>(lane);
+  const uint32_t score_store = base + (warp_row + lane.g) * kScorePitch + (warp_query + lane.t * 2) * kSize;
+  const uint32_t score_left = base + PlainOffset<kScorePitch>(lane) + warp_row * kScorePitch;  // of gV and gK
+  const uint32_t score_left_transposed = base + TransposedLeftOffset<T, kScorePitch>(lane);    // of gQ
   const int32_t my_key = key0 + warp_row + lane.g;
   // This lane's place in the sums of gQ, of the sequence's first head.
   const FragmentSums gq_sums(args, item, mask.query_len);
@@ -288,8 +164,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     __syncthreads();  // this tile is there, and every warp is done with the last Y and Z
     const int32_t head = cursor.head;
     const int32_t query0 = cursor.query0;
-    const uint32_t query_right = base + stage + CrossedOffset<kPitch>(lane) + warp_query * kPitch * 2;
-    const uint32_t transposed_right = base + stage + PlainOffset<kPitch>(lane) + warp_column * 2;
+    const uint32_t query_right = base + stage + CrossedOffset<kPitch>(lane) + warp_query * kPitch;
+    const uint32_t transposed_right = base + stage + TransposedRightOffset<T, kPitch>(lane) + warp_column * kSize;
     const float* const scalars = reinterpret_cast<const float*>(shared + stage + Config::kScalars) + warp_query;
     const auto load_next = [&] {
       cursor.Next();
@@ -303,33 +179,38 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     Sums<Term::kG ? kM : 1, Term::kG ? kTiles : 1> g;
     Clear<kM, kTiles>(s);
     if constexpr (Term::kG) Clear<kM, kTiles>(g);
+    const auto add_scores = [&](auto with_tq, auto with_tk) {
 #pragma unroll
-    for (int d = 0; d < kDim / 16; ++d) {
-      uint32_t k[kM][4];
-      uint32_t tk[kM][4];
+      for (int d = 0; d < kDim / kStep<T>; ++d) {
+        uint32_t k[kM][4];
+        uint32_t tk[kM][4];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        tile::LoadMatrices(k[m], key_left + Config::kK + (m * 16 * kPitch + d * 16) * 2);
-        if constexpr (Term::kTk) tile::LoadMatrices(tk[m], key_left + Config::kTk + (m * 16 * kPitch + d * 16) * 2);
-      }
-#pragma unroll
-      for (int n = 0; n < kTiles; n += 2) {
-        uint32_t q[4];
-        tile::LoadMatrices(q, query_right + Config::kQ + (n * 8 * kPitch + d * 16) * 2);
-#pragma unroll
-        for (int m = 0; m < kM; ++m) MultiplyPair<T>(s[m][n], s[m][n + 1], k[m], q);
-        if constexpr (Term::kTk) {
-#pragma unroll
-          for (int m = 0; m < kM; ++m) MultiplyPair<T>(g[m][n], g[m][n + 1], tk[m], q);
+        for (int m = 0; m < kM; ++m) {
+          LoadOperand<T>(k[m], key_left + Config::kK + m * 16 * kPitch + d * 32);
+          if constexpr (with_tk.value) LoadOperand<T>(tk[m], key_left + Config::kTk + m * 16 * kPitch + d * 32);
         }
-        if constexpr (Term::kTq) {
-          uint32_t tq[4];
-          tile::LoadMatrices(tq, query_right + Config::kTq + (n * 8 * kPitch + d * 16) * 2);
 #pragma unroll
-          for (int m = 0; m < kM; ++m) MultiplyPair<T>(g[m][n], g[m][n + 1], k[m], tq);
+        for (int n = 0; n < kTiles; n += 2) {
+          uint32_t q[4];
+          LoadOperand<T>(q, query_right + Config::kQ + n * 8 * kPitch + d * 32);
+#pragma unroll
+          for (int m = 0; m < kM; ++m) MultiplyPair<T>(s[m][n], s[m][n + 1], k[m], q);
+          if constexpr (with_tk.value) {
+#pragma unroll
+            for (int m = 0; m < kM; ++m) MultiplyPair<T>(g[m][n], g[m][n + 1], tk[m], q);
+          }
+          if constexpr (with_tq.value) {
+            uint32_t tq[4];
+            LoadOperand<T>(tq, query_right + Config::kTq + n * 8 * kPitch + d * 32);
+#pragma unroll
+            for (int m = 0; m < kM; ++m) MultiplyPair<T>(g[m][n], g[m][n + 1], k[m], tq);
+          }
         }
       }
-    }
+    };
+    WithFlag<Term::kTq, Term::kTq && !kGeneral>(has_tq, [&](auto with_tq) {
+      WithFlag<Term::kTk, Term::kTk && !kGeneral>(has_tk, [&](auto with_tk) { add_scores(with_tq, with_tk); });
+    });
 
     // dP and H, which share dO. Their sums begin at -D and -r.
     Sums<kM, kTiles> h;
@@ -351,36 +232,52 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
         }
       }
     }
+    const auto add_value_scores = [&](auto with_g, auto with_tv, auto with_tdo) {
 #pragma unroll
-    for (int d = 0; d < kDim / 16; ++d) {
-      uint32_t v[kM][4];
-      uint32_t tv[kM][4];
+      for (int d = 0; d < kDim / kStep<T>; ++d) {
+        uint32_t v[kM][4];
+        uint32_t tv[kM][4];
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        if constexpr (Term::kV) tile::LoadMatrices(v[m], key_left + Config::kV + (m * 16 * kPitch + d * 16) * 2);
-        if constexpr (Term::kTv) tile::LoadMatrices(tv[m], key_left + Config::kTv + (m * 16 * kPitch + d * 16) * 2);
-      }
-#pragma unroll
-      for (int n = 0; n < kTiles; n += 2) {
-        if constexpr (Term::kDo) {
-          uint32_t dout[4];
-          tile::LoadMatrices(dout, query_right + Config::kDo + (n * 8 * kPitch + d * 16) * 2);
-          if constexpr (Term::kG) {
-#pragma unroll
-            for (int m = 0; m < kM; ++m) MultiplyPair<T>(dp[m][n], dp[m][n + 1], v[m], dout);
+        for (int m = 0; m < kM; ++m) {
+          if constexpr (with_g.value || with_tdo.value) {
+            LoadOperand<T>(v[m], key_left + Config::kV + m * 16 * kPitch + d * 32);
           }
-          if constexpr (Term::kTv) {
+          if constexpr (with_tv.value) LoadOperand<T>(tv[m], key_left + Config::kTv + m * 16 * kPitch + d * 32);
+        }
 #pragma unroll
-            for (int m = 0; m < kM; ++m) MultiplyPair<T>(h[m][n], h[m][n + 1], tv[m], dout);
+        for (int n = 0; n < kTiles; n += 2) {
+          if constexpr (with_g.value || with_tv.value) {
+            uint32_t dout[4];
+            LoadOperand<T>(dout, query_right + Config::kDo + n * 8 * kPitch + d * 32);
+            if constexpr (with_g.value) {
+#pragma unroll
+              for (int m = 0; m < kM; ++m) MultiplyPair<T>(dp[m][n], dp[m][n + 1], v[m], dout);
+            }
+            if constexpr (with_tv.value) {
+#pragma unroll
+              for (int m = 0; m < kM; ++m) MultiplyPair<T>(h[m][n], h[m][n + 1], tv[m], dout);
+            }
+          }
+          if constexpr (with_tdo.value) {
+            uint32_t tdo[4];
+            LoadOperand<T>(tdo, query_right + Config::kTdo + n * 8 * kPitch + d * 32);
+#pragma unroll
+            for (int m = 0; m < kM; ++m) MultiplyPair<T>(h[m][n], h[m][n + 1], v[m], tdo);
           }
         }
-        if constexpr (Term::kTdo) {
-          uint32_t tdo[4];
-          tile::LoadMatrices(tdo, query_right + Config::kTdo + (n * 8 * kPitch + d * 16) * 2);
-#pragma unroll
-          for (int m = 0; m < kM; ++m) MultiplyPair<T>(h[m][n], h[m][n + 1], v[m], tdo);
-        }
       }
+    };
+    if constexpr (kGeneral) {
+      // dO's products, then tdO's: what they share, V, is not worth a loop for every set of the three.
+      WithFlag<true, false>(has_g, [&](auto with_g) {
+        WithFlag<true, false>(has_tv, [&](auto with_tv) {
+          if (with_g.value || with_tv.value) add_value_scores(with_g, with_tv, std::false_type{});
+        });
+      });
+      if (has_tdo) add_value_scores(std::false_type{}, std::false_type{}, std::true_type{});
+    } else {
+      add_value_scores(std::bool_constant<Term::kG>{}, std::bool_constant<Term::kTv>{},
+                       std::bool_constant<Term::kTdo>{});
     }
 
     if (query0 < unmasked.begin || query0 + kQueries > unmasked.end) {
@@ -392,86 +289,96 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     }
 
     // Left operands: P and X of gV, Y and Z of gK; Y and Z also to shared memory.
-    uint32_t p[Term::kTdo ? kM : 1][kTiles / 2][4];
-    uint32_t x[Term::kG ? kM : 1][kTiles / 2][4];
-    uint32_t y[kM][kTiles / 2][4];
-    uint32_t z[Term::kG ? kM : 1][kTiles / 2][4];
+    using Operands = LeftOperands<T, kTiles * 8>;
+    Operands p[kM];
+    Operands x[kM];
+    Operands y[kM];
+    Operands z[kM];
+    const auto make_operands = [&](auto with_g) {
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const float2 lse = *reinterpret_cast<const float2*>(scalars + n * 8 + lane.t * 2);
-      float2 c;
-      if constexpr (Term::kG) c = *reinterpret_cast<const float2*>(scalars + 2 * kQueries + n * 8 + lane.t * 2);
+      for (int n = 0; n < kTiles; ++n) {
+        const float2 lse = *reinterpret_cast<const float2*>(scalars + n * 8 + lane.t * 2);
+        float2 c;
+        if constexpr (with_g.value) c = *reinterpret_cast<const float2*>(scalars + 2 * kQueries + n * 8 + lane.t * 2);
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
+        for (int m = 0; m < kM; ++m) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float p0 = tile::Exp2(s[m][n][half * 2] * scale2 - lse.x);
-          const float p1 = tile::Exp2(s[m][n][half * 2 + 1] * scale2 - lse.y);
-          const int at = n % 2 * 2 + half;
-          const uint32_t to = score_store + ((m * 16 + half * 8) * kScorePitch + n * 8) * 2;
-          float y0 = p0 * h[m][n][half * 2];
-          float y1 = p1 * h[m][n][half * 2 + 1];
-          if constexpr (Term::kTdo) {
-            p[m][n / 2][at] = tile::Pack<T>(p0, p1);
-            if constexpr (Config::kSharedX) tile::StoreShared(to + Config::kP, p[m][n / 2][at]);
+          for (int half = 0; half < 2; ++half) {
+            const float p0 = tile::Exp2(s[m][n][half * 2] * scale2 - lse.x);
+            const float p1 = tile::Exp2(s[m][n][half * 2 + 1] * scale2 - lse.y);
+            const uint32_t to = score_store + (m * 16 + half * 8) * kScorePitch + n * 8 * kSize;
+            float y0 = p0 * h[m][n][half * 2];
+            float y1 = p1 * h[m][n][half * 2 + 1];
+            if constexpr (Term::kTdo) {
+              SetLeft<T>(p[m], n, half, p0, p1);
+              if constexpr (Config::kSharedX) StoreLeft<T>(to + Config::kP, p[m], n, half);
+            }
+            if constexpr (with_g.value) {
+              const float g0 = g[m][n][half * 2] * scale - c.x;
+              const float g1 = g[m][n][half * 2 + 1] * scale - c.y;
+              const float z0 = p0 * dp[m][n][half * 2];
+              const float z1 = p1 * dp[m][n][half * 2 + 1];
+              y0 += z0 * g0;
+              y1 += z1 * g1;
+              SetLeft<T>(x[m], n, half, p0 * g0, p1 * g1);
+              SetLeft<T>(z[m], n, half, z0, z1);
+              if constexpr (Config::kX > Config::kZ) StoreLeft<T>(to + Config::kZ, z[m], n, half);
+              if constexpr (Config::kSharedX) StoreLeft<T>(to + Config::kX, x[m], n, half);
+            }
+            SetLeft<T>(y[m], n, half, y0, y1);
+            StoreLeft<T>(to + Config::kY, y[m], n, half);
           }
-          if constexpr (Term::kG) {
-            const float g0 = g[m][n][half * 2] * scale - c.x;
-            const float g1 = g[m][n][half * 2 + 1] * scale - c.y;
-            const float z0 = p0 * dp[m][n][half * 2];
-            const float z1 = p1 * dp[m][n][half * 2 + 1];
-            y0 += z0 * g0;
-            y1 += z1 * g1;
-            x[m][n / 2][at] = tile::Pack<T>(p0 * g0, p1 * g1);
-            z[m][n / 2][at] = tile::Pack<T>(z0, z1);
-            if constexpr (Config::kX > Config::kZ) tile::StoreShared(to + Config::kZ, z[m][n / 2][at]);
-            if constexpr (Config::kSharedX) tile::StoreShared(to + Config::kX, x[m][n / 2][at]);
-          }
-          y[m][n / 2][at] = tile::Pack<T>(y0, y1);
-          tile::StoreShared(to + Config::kY, y[m][n / 2][at]);
         }
       }
-    }
+    };
+    WithFlag<Term::kG, Term::kG && !kGeneral>(has_g, make_operands);
 
     if constexpr (Config::kSharedX) __syncthreads();  // P, X, Y and Z are there
-    // sum += left^T right over the queries of the tile.
-    const auto add = [&](Sums<kM, kColumnTiles>& sum, const uint32_t(&left)[kM][4], uint32_t right_tile, int j) {
+    // sum += left^T right over the queries of step j: the left operand is this warp's own fragments, or all warps' from
+    // shared memory.
+    const auto add = [&](Sums<kM, kColumnTiles>& sum, const Operands(&own)[kM], uint32_t shared_tile,
+                         uint32_t right_tile, int j) {
+      uint32_t left[kM][4];
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        if constexpr (Config::kSharedX) {
+          LoadOperand<T>(left[m], score_left + shared_tile + m * 16 * kScorePitch + j * 32);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) left[m][i] = own[m][j][i];
+        }
+      }
 #pragma unroll
       for (int n = 0; n < kColumnTiles; n += 2) {
         uint32_t right[4];
-        tile::LoadMatricesTransposed(right, transposed_right + right_tile + (j * 16 * kPitch + n * 8) * 2);
+        LoadTransposedRight<T, kPitch>(right, transposed_right + right_tile + j * kStep<T> * kPitch + n * 8 * kSize);
 #pragma unroll
         for (int m = 0; m < kM; ++m) MultiplyPair<T>(sum[m][n], sum[m][n + 1], left[m], right);
       }
     };
+    constexpr int kSteps = kQueries / kStep<T>;
+    if constexpr (kGeneral) {
+      if (has_g) {
 #pragma unroll
-    for (int j = 0; j < kQueries / 16; ++j) {
-      uint32_t left[kM][4];
-      // The left operand of step j: this warp's own fragments, or all warps' from shared memory.
-      const auto left_of = [&](const auto& own, uint32_t shared_tile) {
-#pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          if constexpr (Config::kSharedX) {
-            tile::LoadMatrices(left[m], score_left + shared_tile + (m * 16 * kScorePitch + j * 16) * 2);
-          } else {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) left[m][i] = own[m][j][i];
-          }
-        }
-      };
-      if constexpr (Term::kG) {
-        left_of(x, Config::kX);
-        add(gv, left, Config::kDo, j);
+        for (int j = 0; j < kSteps; ++j) add(gv, x, Config::kX, Config::kDo, j);
       }
-      if constexpr (Term::kTdo) {
-        left_of(p, Config::kP);
-        add(gv, left, Config::kTdo, j);
+      if (has_tdo) {
+#pragma unroll
+        for (int j = 0; j < kSteps; ++j) add(gv, p, Config::kP, Config::kTdo, j);
       }
-      left_of(y, Config::kY);
-      add(gk, left, Config::kQ, j);
-      if constexpr (Term::kTq) {
-        left_of(z, Config::kZ);
-        add(gk, left, Config::kTq, j);
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) add(gk, y, Config::kY, Config::kQ, j);
+      if (has_tq) {
+#pragma unroll
+        for (int j = 0; j < kSteps; ++j) add(gk, z, Config::kZ, Config::kTq, j);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        if constexpr (Term::kG) add(gv, x, Config::kX, Config::kDo, j);
+        if constexpr (Term::kTdo) add(gv, p, Config::kP, Config::kTdo, j);
+        add(gk, y, Config::kY, Config::kQ, j);
+        if constexpr (Term::kTq) add(gk, z, Config::kZ, Config::kTq, j);
       }
     }
     if constexpr (!Config::kSharedX || Config::kStages == 1) {
@@ -503,25 +410,29 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
       const int column = piece % (kDim / Config::kPieceN) * Config::kPieceN;
       Sums<kPieceM, kPieceN> gq;
       Clear<kPieceM, kPieceN>(gq);
+      const auto add_gq = [&](auto with_tk) {
 #pragma unroll
-      for (int j = 0; j < Config::kKeys / 16; ++j) {
+        for (int j = 0; j < Config::kKeys / kStep<T>; ++j) {
 #pragma unroll
-        for (int term = 0; term < (Term::kTk ? 2 : 1); ++term) {
-          const uint32_t left_at =
-              score_left_transposed + (term == 0 ? Config::kY : Config::kZ) + (j * 16 * kScorePitch + row) * 2;
-          const uint32_t right_at = key_right + (term == 0 ? Config::kK : Config::kTk) + (j * 16 * kPitch + column) * 2;
-          uint32_t left[kPieceM][4];
+          for (int term = 0; term < (with_tk.value ? 2 : 1); ++term) {
+            const uint32_t left_at = score_left_transposed + (term == 0 ? Config::kY : Config::kZ) +
+                                     j * kStep<T> * kScorePitch + row * kSize;
+            const uint32_t right_at =
+                key_right + (term == 0 ? Config::kK : Config::kTk) + j * kStep<T> * kPitch + column * kSize;
+            uint32_t left[kPieceM][4];
 #pragma unroll
-          for (int m = 0; m < kPieceM; ++m) tile::LoadMatricesTransposed(left[m], left_at + m * 32);
+            for (int m = 0; m < kPieceM; ++m) LoadTransposedLeft<T, kScorePitch>(left[m], left_at + m * 16 * kSize);
 #pragma unroll
-          for (int n = 0; n < kPieceN; n += 2) {
-            uint32_t right[4];
-            tile::LoadMatricesTransposed(right, right_at + n * 16);
+            for (int n = 0; n < kPieceN; n += 2) {
+              uint32_t right[4];
+              LoadTransposedRight<T, kPitch>(right, right_at + n * 8 * kSize);
 #pragma unroll
-            for (int m = 0; m < kPieceM; ++m) MultiplyPair<T>(gq[m][n], gq[m][n + 1], left[m], right);
+              for (int m = 0; m < kPieceM; ++m) MultiplyPair<T>(gq[m][n], gq[m][n + 1], left[m], right);
+            }
           }
         }
-      }
+      };
+      WithFlag<Term::kTk, Term::kTk && !kGeneral>(has_tk, add_gq);
       // Rows past the end add zeros where their block of 16 exists.
       const bool inside = query0 + kQueries <= query_len && args.head_dim == kDim;
 #pragma unroll
@@ -560,10 +471,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
       const float(&v_sum)[4] = gv[row / 2][n];
       if (args.gk.data != nullptr && column < args.head_dim) {
         StorePair<T>(args.gk.data, at_row(args.gk) + column, k_sum[half] * unshift * scale,
-                     k_sum[half + 1] * unshift * scale);
+                     k_sum[half + 1] * unshift * scale, args.head_dim - column, unaligned);
       }
       if (args.gv.data != nullptr && column < args.value_dim) {
-        StorePair<T>(args.gv.data, at_row(args.gv) + column, v_sum[half] * unshift, v_sum[half + 1] * unshift);
+        StorePair<T>(args.gv.data, at_row(args.gv) + column, v_sum[half] * unshift, v_sum[half + 1] * unshift,
+                     args.value_dim - column, unaligned);
       }
     }
   }

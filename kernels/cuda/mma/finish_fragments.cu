@@ -20,15 +20,19 @@ __global__ void __launch_bounds__(kFinishThreads) FinishFragments(__grid_constan
   const int32_t row0 = item.block * kFinishRows;
   const auto query_len = static_cast<int32_t>(item.sequence.mask.query_len);
   const int64_t at = RowOffset(args.gq, item.probe, item.sequence.index, item.head, item.sequence.query_start + row0);
-  for (int i = static_cast<int>(threadIdx.x); i < args.head_dim / 8 * 32; i += kFinishThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < (args.head_dim + 7) / 8 * 32; i += kFinishThreads) {
     const float4 x = *reinterpret_cast<const float4*>(block + i * 4);
     const int32_t row = i % 32 / 4;
-    const int64_t column = i / 32 * 8 + i % 4 * 2;
+    const int32_t column = i / 32 * 8 + i % 4 * 2;
+    const int32_t columns_left = args.head_dim - column;
+    if (columns_left <= 0) continue;
     if (row0 + row < query_len) {
-      StorePair<T>(args.gq.data, at + row * args.gq.row + column, x.x * factor, x.y * factor);
+      StorePair<T>(args.gq.data, at + row * args.gq.row + column, x.x * factor, x.y * factor, columns_left,
+                   args.row_alignment < 16);
     }
     if (row0 + row + 8 < query_len) {
-      StorePair<T>(args.gq.data, at + (row + 8) * args.gq.row + column, x.z * factor, x.w * factor);
+      StorePair<T>(args.gq.data, at + (row + 8) * args.gq.row + column, x.z * factor, x.w * factor, columns_left,
+                   args.row_alignment < 16);
     }
   }
 }
@@ -48,6 +52,11 @@ const PassKernel& FinishFragmentsBFloat16() {
 const PassKernel& FinishFragmentsFloat16() {
   static const PassKernel kernel =
       FinishKernel("finish, fp16", reinterpret_cast<const void*>(&FinishFragments<__half>));
+  return kernel;
+}
+
+const PassKernel& FinishFragmentsTf32() {
+  static const PassKernel kernel = FinishKernel("finish, tf32", reinterpret_cast<const void*>(&FinishFragments<float>));
   return kernel;
 }
 

@@ -5,7 +5,8 @@
 //     online softmax in base 2, P packed to 16 bits in registers
 //     O (32 x D, registers) += P V               left operand P, right V through the transposing load
 // Shared memory: Q 128 rows, K and V 64 rows each, one buffer: V arrives under the first product, the next K under the
-// second. D = 64: 37 KB, D = 128: 70 KB; two CTAs a multiprocessor.
+// second. D = 64: 37 KB, D = 128: 70 KB; two CTAs a multiprocessor. TF32 has the tiles of twice its head dim; where
+// rows take 512 bytes a warp has 16 queries, and tiles are 32 keys.
 #ifndef FLASHBOB_KERNELS_CUDA_MMA_FORWARD_CUH_
 #define FLASHBOB_KERNELS_CUDA_MMA_FORWARD_CUH_
 
@@ -13,19 +14,23 @@
 
 namespace flashbob::cuda::mma {
 
-template <typename Element, int kHeadDim>
+template <typename Element, int kHeadDim, bool kTakesAll = false>
 struct ForwardConfig {
   using T = Element;
+  static constexpr bool kGeneral = kTakesAll;
   static constexpr int kDim = kHeadDim;
+  static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(T));
   static constexpr int kWarps = 4;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kCtasPerSm = 2;
-  static constexpr int kQueries = 32 * kWarps;
-  static constexpr int kKeys = 64;
-  static constexpr int kPitch = kDim + kPadding;
-  static constexpr bool kQueriesInRegisters = kDim <= 64;
-  static constexpr size_t kSharedBytes = static_cast<size_t>(kQueries + 2 * kKeys) * kPitch * 2;
-  static constexpr size_t kStateBytes = static_cast<size_t>(kThreads) * (kDim + 8) * sizeof(float);
+  static constexpr int kTilesM = kRowBytes <= 256 ? 2 : 1;
+  static constexpr int kQueries = 16 * kTilesM * kWarps;
+  static constexpr int kKeys = kRowBytes <= 256 ? 64 : 32;
+  static constexpr int kPitch = kRowBytes + kPadding;
+  static constexpr bool kQueriesInRegisters = kRowBytes <= 128;
+  static constexpr size_t kSharedBytes = static_cast<size_t>(kQueries + 2 * kKeys) * kPitch;
+  static constexpr size_t kStateBytes = static_cast<size_t>(kThreads) * (kTilesM * kDim / 2 + 4 * kTilesM) * 4;
+  static constexpr double kFlopsPerSm = kIsTf32<T> ? 0.77e12 : kDim <= 64 ? 2.3e12 : kDim <= 128 ? 2.7e12 : 1.9e12;
 };
 
 template <typename Config>
@@ -36,11 +41,13 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
   constexpr int kKeys = Config::kKeys;
   constexpr int kPitch = Config::kPitch;
   constexpr int kScoreTiles = kKeys / 8;
-  constexpr int kDepth = kDim / 16;
+  constexpr int kM = Config::kTilesM;
+  constexpr int kDepth = kDim / kStep<T>;
+  constexpr bool kGeneral = Config::kGeneral;
   extern __shared__ __align__(16) unsigned char shared[];
   const uint32_t q_tile = tile::SharedAddress(shared);
-  const uint32_t k_tile = q_tile + Config::kQueries * kPitch * 2;
-  const uint32_t v_tile = k_tile + kKeys * kPitch * 2;
+  const uint32_t k_tile = q_tile + Config::kQueries * kPitch;
+  const uint32_t v_tile = k_tile + kKeys * kPitch;
 
   const Item item = ItemAt<Side::kQuery>(args, args.item_begin + blockIdx.x, Config::kQueries);
   const BandMask& mask = item.sequence.mask;
@@ -52,31 +59,36 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
   const int32_t query0 = item.block * Config::kQueries;
   const int32_t kv_head = item.head / (args.heads / args.kv_heads);
   const Lane lane;
-  const int32_t row0 = query0 + lane.warp * 32 + lane.g;  // this thread's rows: row0 + 8 i, i = 0..3
+  const int32_t row0 = query0 + lane.warp * 16 * kM + lane.g;  // this thread's rows: row0 + 8 i
+  const int alignment = kGeneral ? args.row_alignment : 16;
+  const bool unaligned = alignment < 16;
 
   const int64_t key_start = item.sequence.key_start;
-  const TileLoader<kThreads, kKeys, kDim> k_loader(args.k, 0, batch, kv_head, key_start, args.head_dim);
-  const TileLoader<kThreads, kKeys, kDim> v_loader(args.v, 0, batch, kv_head, key_start, args.value_dim);
-  TileLoader<kThreads, Config::kQueries, kDim>(args.q, 0, batch, item.head, item.sequence.query_start, args.head_dim)
-      .Load(q_tile, query0, query_len);
+  const TileLoader<T, kThreads, kKeys, kDim, kGeneral> k_loader(args.k, 0, batch, kv_head, key_start, args.head_dim);
+  const TileLoader<T, kThreads, kKeys, kDim, kGeneral> v_loader(args.v, 0, batch, kv_head, key_start, args.value_dim);
+  TileLoader<T, kThreads, Config::kQueries, kDim, kGeneral>(args.q, 0, batch, item.head, item.sequence.query_start,
+                                                            args.head_dim)
+      .Load(q_tile, query0, query_len, alignment);
   tile::CommitCopies();
-  if (segment.begin < segment.end) k_loader.Load(k_tile, static_cast<int32_t>(segment.begin) * kKeys, key_len);
+  if (segment.begin < segment.end) {
+    k_loader.Load(k_tile, static_cast<int32_t>(segment.begin) * kKeys, key_len, alignment);
+  }
   tile::CommitCopies();
 
-  Sums<2, kDim / 8> sum;
-  float largest[4];  // of raw scores (the scale is positive), running
-  float total[4];    // this thread's part of the sum of exp
+  Sums<kM, kDim / 8> sum;
+  float largest[2 * kM];  // of raw scores (the scale is positive), running
+  float total[2 * kM];    // this thread's part of the sum of exp
   if (segment.resumes) {
-    const float* state = LoadState<kThreads, 2, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+    const float* state = LoadState<kThreads, kM, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kM; ++i) {
       largest[i] = state[i * kThreads];
-      total[i] = state[(4 + i) * kThreads];
+      total[i] = state[(2 * kM + i) * kThreads];
     }
   } else {
-    Clear<2, kDim / 8>(sum);
+    Clear<kM, kDim / 8>(sum);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kM; ++i) {
       largest[i] = -INFINITY;
       total[i] = 0;
     }
@@ -86,17 +98,17 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
   const TileMask tile_mask(mask);
   // Of real rows: what the others give is not stored.
   const IndexRange unmasked = KeysOfAll(mask, {query0, min(query0 + Config::kQueries, query_len)});
-  const uint32_t q_left = q_tile + PlainOffset<kPitch>(lane) + lane.warp * 32 * kPitch * 2;
+  const uint32_t q_left = q_tile + PlainOffset<kPitch>(lane) + lane.warp * 16 * kM * kPitch;
   const uint32_t k_right = k_tile + CrossedOffset<kPitch>(lane);
-  const uint32_t v_right = v_tile + PlainOffset<kPitch>(lane);
-  uint32_t q[Config::kQueriesInRegisters ? kDepth : 1][2][4];
+  const uint32_t v_right = v_tile + TransposedRightOffset<T, kPitch>(lane);
+  uint32_t q[Config::kQueriesInRegisters ? kDepth : 1][kM][4];
   if constexpr (Config::kQueriesInRegisters) {
     tile::WaitCopies<0>();
     __syncthreads();
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
 #pragma unroll
-      for (int m = 0; m < 2; ++m) tile::LoadMatrices(q[d][m], q_left + (m * 16 * kPitch + d * 16) * 2);
+      for (int m = 0; m < kM; ++m) LoadOperand<T>(q[d][m], q_left + m * 16 * kPitch + d * 32);
     }
   }
 
@@ -104,39 +116,38 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
     const int32_t key0 = static_cast<int32_t>(step) * kKeys;
     tile::WaitCopies<0>();
     __syncthreads();  // K is there, and every warp is done with the last V
-    v_loader.Load(v_tile, key0, key_len);
+    v_loader.Load(v_tile, key0, key_len, alignment);
     tile::CommitCopies();
-    Sums<2, kScoreTiles> scores;
-    Clear<2, kScoreTiles>(scores);
+    Sums<kM, kScoreTiles> scores;
+    Clear<kM, kScoreTiles>(scores);
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
-      uint32_t left[2][4];
+      uint32_t left[kM][4];
       if constexpr (!Config::kQueriesInRegisters) {
 #pragma unroll
-        for (int m = 0; m < 2; ++m) tile::LoadMatrices(left[m], q_left + (m * 16 * kPitch + d * 16) * 2);
+        for (int m = 0; m < kM; ++m) LoadOperand<T>(left[m], q_left + m * 16 * kPitch + d * 32);
       }
 #pragma unroll
       for (int n = 0; n < kScoreTiles; n += 2) {
         uint32_t right[4];
-        tile::LoadMatrices(right, k_right + (n * 8 * kPitch + d * 16) * 2);
+        LoadOperand<T>(right, k_right + n * 8 * kPitch + d * 32);
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
+        for (int m = 0; m < kM; ++m) {
           const uint32_t(&a)[4] = Config::kQueriesInRegisters ? q[Config::kQueriesInRegisters ? d : 0][m] : left[m];
-          tile::Multiply<T>(scores[m][n], a, right[0], right[1]);
-          tile::Multiply<T>(scores[m][n + 1], a, right[2], right[3]);
+          MultiplyPair<T>(scores[m][n], scores[m][n + 1], a, right);
         }
       }
     }
 
     if (key0 < unmasked.begin || key0 + kKeys > unmasked.end) {
-      ForEach<2, kScoreTiles>(scores, [&](int m, int n, int i, float& x) {
+      ForEach<kM, kScoreTiles>(scores, [&](int m, int n, int i, float& x) {
         if (!tile_mask.Visible(row0 + m * 16 + i / 2 * 8, key0 + n * 8 + lane.t * 2 + i % 2)) x = -INFINITY;
       });
     }
 
-    uint32_t p[2][kScoreTiles / 2][4];
+    LeftOperands<T, kKeys> p[kM];
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
+    for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = m * 2 + half;
@@ -157,7 +168,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
           const float low = tile::Exp2(scores[m][n][half * 2] * scale2 - offset);
           const float high = tile::Exp2(scores[m][n][half * 2 + 1] * scale2 - offset);
           tile_total += low + high;
-          p[m][n / 2][n % 2 * 2 + half] = tile::Pack<T>(low, high);
+          SetLeft<T>(p[m], n, half, low, high);
         }
         total[row] = total[row] * correction + tile_total;
 #pragma unroll
@@ -170,18 +181,17 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
 
     tile::WaitCopies<0>();
     __syncthreads();  // V is there, and every warp is done with K
-    if (step + 1 < segment.end) k_loader.Load(k_tile, key0 + kKeys, key_len);
+    if (step + 1 < segment.end) k_loader.Load(k_tile, key0 + kKeys, key_len, alignment);
     tile::CommitCopies();
 #pragma unroll
-    for (int s = 0; s < kScoreTiles / 2; ++s) {
+    for (int s = 0; s < kKeys / kStep<T>; ++s) {
 #pragma unroll
       for (int n = 0; n < kDim / 8; n += 2) {
         uint32_t right[4];
-        tile::LoadMatricesTransposed(right, v_right + (s * 16 * kPitch + n * 8) * 2);
+        LoadTransposedRight<T, kPitch>(right, v_right + s * kStep<T> * kPitch + n * 8 * sizeof(T));
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          tile::Multiply<T>(sum[m][n], p[m][s], right[0], right[1]);
-          tile::Multiply<T>(sum[m][n + 1], p[m][s], right[2], right[3]);
+        for (int m = 0; m < kM; ++m) {
+          MultiplyPair<T>(sum[m][n], sum[m][n + 1], p[m][s], right);
         }
       }
     }
@@ -189,16 +199,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
 
   tile::WaitCopies<0>();
   if (segment.suspends) {
-    float* state = SaveState<kThreads, 2, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+    float* state = SaveState<kThreads, kM, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * kM; ++i) {
       state[i * kThreads] = largest[i];
-      state[(4 + i) * kThreads] = total[i];
+      state[(2 * kM + i) * kThreads] = total[i];
     }
     return;
   }
 #pragma unroll
-  for (int row = 0; row < 4; ++row) {
+  for (int row = 0; row < 2 * kM; ++row) {
     const int32_t query = row0 + row * 8;
     const float row_total = SumOverRow(total[row]);
     const bool none = row_total == 0;
@@ -216,7 +226,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
       const int32_t column = n * 8 + lane.t * 2;
       if (column >= args.value_dim) continue;
       StorePair<T>(args.out.data, at + column, sum[row / 2][n][row % 2 * 2] * factor,
-                   sum[row / 2][n][row % 2 * 2 + 1] * factor, args.o_is_accumulator);
+                   sum[row / 2][n][row % 2 * 2 + 1] * factor, args.value_dim - column, unaligned,
+                   args.o_is_accumulator);
     }
   }
 }

@@ -6,7 +6,7 @@
 
 namespace flashbob::cuda::mma {
 
-// T is bf16 or fp16; the bucket is the least of 64 and 128 that holds head dim and value dim.
+// The fast kernels: rows that begin at multiples of 16 bytes. The bucket is the least that holds head and value dim.
 const PassKernel& ForwardBFloat16Dim64();
 const PassKernel& ForwardBFloat16Dim128();
 const PassKernel& ForwardFloat16Dim64();
@@ -15,8 +15,8 @@ const PassKernel& RowsBFloat16Dim64();
 const PassKernel& RowsBFloat16Dim128();
 const PassKernel& RowsFloat16Dim64();
 const PassKernel& RowsFloat16Dim128();
-// First order: backward, and the tangents of the gradients along tdo alone. Second order: BoB, and the JVP with do.
-// Tangent order: the JVP with do and tdo.
+// First order: backward, and the tangents of the gradients along tdo alone. Second order: BoB, and the JVP with do, of
+// all three cotangents or tangents.
 const PassKernel& FirstColumnsBFloat16Dim64();
 const PassKernel& FirstColumnsBFloat16Dim128();
 const PassKernel& FirstColumnsFloat16Dim64();
@@ -25,10 +25,6 @@ const PassKernel& SecondColumnsBFloat16Dim64();
 const PassKernel& SecondColumnsBFloat16Dim128();
 const PassKernel& SecondColumnsFloat16Dim64();
 const PassKernel& SecondColumnsFloat16Dim128();
-const PassKernel& TangentColumnsBFloat16Dim64();
-const PassKernel& TangentColumnsBFloat16Dim128();
-const PassKernel& TangentColumnsFloat16Dim64();
-const PassKernel& TangentColumnsFloat16Dim128();
 // The same with less shared memory, where those above do not fit.
 const PassKernel& CompactRowsBFloat16Dim128();
 const PassKernel& CompactRowsFloat16Dim128();
@@ -38,9 +34,28 @@ const PassKernel& CompactSecondColumnsBFloat16Dim64();
 const PassKernel& CompactSecondColumnsBFloat16Dim128();
 const PassKernel& CompactSecondColumnsFloat16Dim64();
 const PassKernel& CompactSecondColumnsFloat16Dim128();
-// gq of the column kernels' sums, of either bucket.
+
+// Kernels for rows of any alignment and any set of tangents, tdo besides them too; those of 256 and of TF32 are all
+// that there are of their kind.
+struct GeneralKernels {
+  PassKernel forward;
+  PassKernel rows;
+  PassKernel columns;
+  PassKernel second_columns;  // without tdo; faster where it is another kernel
+};
+const GeneralKernels& GeneralBFloat16Dim64();
+const GeneralKernels& GeneralBFloat16Dim128();
+const GeneralKernels& GeneralBFloat16Dim256();
+const GeneralKernels& GeneralFloat16Dim64();
+const GeneralKernels& GeneralFloat16Dim128();
+const GeneralKernels& GeneralFloat16Dim256();
+const GeneralKernels& GeneralTf32Dim64();
+const GeneralKernels& GeneralTf32Dim128();
+
+// gq of the column kernels' sums, of any bucket.
 const PassKernel& FinishFragmentsBFloat16();
 const PassKernel& FinishFragmentsFloat16();
+const PassKernel& FinishFragmentsTf32();
 
 }  // namespace flashbob::cuda::mma
 

@@ -8,7 +8,10 @@
 // 64) or 32 (D = 128) keys; a warp has 32 queries. S and G (32 x keys each, registers) share the loads of K; P and P .
 // G, packed to 16 bits, are left operands of the products with tV and V, which share one accumulator (32 x D,
 // registers). Shared memory: Q, tQ 128 rows each; K, tK, V, tV one buffer each: V and tV arrive under the first
-// products, the next K and tK under the second. D = 64: 74 KB, D = 128: 104 KB; two CTAs a multiprocessor.
+// products, the next K and tK under the second. D = 64: 74 KB, D = 128: 104 KB; two CTAs a multiprocessor. TF32 has the
+// tiles of twice its head dim; where rows take 512 bytes a warp has 16 queries, and tiles are 16 keys.
+//
+// The general kernel computes the products of the tangents that there are.
 //
 // fp16: P and P . G are multiplied by 2^power_shift (P is about 1/N, below fp16's normal range in long rows).
 #ifndef FLASHBOB_KERNELS_CUDA_MMA_ROWS_CUH_
@@ -18,18 +21,22 @@
 
 namespace flashbob::cuda::mma {
 
-template <typename Element, int kHeadDim, int kWarpCount = 4>
+template <typename Element, int kHeadDim, int kWarpCount = 4, bool kTakesAll = false>
 struct RowsConfig {
   using T = Element;
+  static constexpr bool kGeneral = kTakesAll;
   static constexpr int kDim = kHeadDim;
+  static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(T));
   static constexpr int kWarps = kWarpCount;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kCtasPerSm = 2;
-  static constexpr int kQueries = 32 * kWarps;
-  static constexpr int kKeys = kDim <= 64 ? 64 : 32;
-  static constexpr int kPitch = kDim + kPadding;
-  static constexpr size_t kSharedBytes = static_cast<size_t>(2 * kQueries + 4 * kKeys) * kPitch * 2;
-  static constexpr size_t kStateBytes = static_cast<size_t>(kThreads) * (kDim + 4) * sizeof(float);
+  static constexpr int kTilesM = kRowBytes <= 256 ? 2 : 1;
+  static constexpr int kQueries = 16 * kTilesM * kWarps;
+  static constexpr int kKeys = kRowBytes <= 128 ? 64 : kRowBytes <= 256 ? 32 : 16;
+  static constexpr int kPitch = kRowBytes + kPadding;
+  static constexpr size_t kSharedBytes = static_cast<size_t>(2 * kQueries + 4 * kKeys) * kPitch;
+  static constexpr size_t kStateBytes = static_cast<size_t>(kThreads) * (kTilesM * kDim / 2 + 2 * kTilesM) * 4;
+  static constexpr double kFlopsPerSm = kIsTf32<T> ? 0.8e12 : kGeneral ? 1.9e12 : 3.0e12;
 };
 
 template <typename Config>
@@ -40,14 +47,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   constexpr int kThreads = Config::kThreads;
   constexpr int kKeys = Config::kKeys;
   constexpr int kPitch = Config::kPitch;
+  constexpr int kM = Config::kTilesM;
   constexpr int kScoreTiles = kKeys / 8;
+  constexpr bool kGeneral = Config::kGeneral;
   extern __shared__ __align__(16) unsigned char shared[];
   const uint32_t q_tile = tile::SharedAddress(shared);
-  const uint32_t tq_tile = q_tile + Config::kQueries * kPitch * 2;
-  const uint32_t k_tile = tq_tile + Config::kQueries * kPitch * 2;
-  const uint32_t tk_tile = k_tile + kKeys * kPitch * 2;
-  const uint32_t v_tile = tk_tile + kKeys * kPitch * 2;
-  const uint32_t tv_tile = v_tile + kKeys * kPitch * 2;
+  const uint32_t tq_tile = q_tile + Config::kQueries * kPitch;
+  const uint32_t k_tile = tq_tile + Config::kQueries * kPitch;
+  const uint32_t tk_tile = k_tile + kKeys * kPitch;
+  const uint32_t v_tile = tk_tile + kKeys * kPitch;
+  const uint32_t tv_tile = v_tile + kKeys * kPitch;
 
   const Item item = ItemAt<Side::kQuery>(args, args.item_begin + blockIdx.x, Config::kQueries);
   const BandMask& mask = item.sequence.mask;
@@ -59,42 +68,51 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   const int32_t query0 = item.block * Config::kQueries;
   const int32_t kv_head = item.head / (args.heads / args.kv_heads);
   const Lane lane;
-  const int32_t row0 = query0 + lane.warp * 32 + lane.g;  // this thread's rows: row0 + 8 i, i = 0..3
+  const int32_t row0 = query0 + lane.warp * 16 * kM + lane.g;  // this thread's rows: row0 + 8 i
 
-  using KeyLoader = TileLoader<kThreads, kKeys, kDim>;
-  using QueryLoader = TileLoader<kThreads, Config::kQueries, kDim>;
+  const bool has_tq = !kGeneral || args.tq.data != nullptr;
+  const bool has_tk = !kGeneral || args.tk.data != nullptr;
+  const bool has_tv = !kGeneral || args.tv.data != nullptr;
+  const int alignment = kGeneral ? args.row_alignment : 16;
+  const bool unaligned = alignment < 16;
+
+  using KeyLoader = TileLoader<T, kThreads, kKeys, kDim, kGeneral>;
+  using QueryLoader = TileLoader<T, kThreads, Config::kQueries, kDim, kGeneral>;
   const int64_t key_start = item.sequence.key_start;
   const int64_t query_start = item.sequence.query_start;
   const KeyLoader k_loader(args.k, 0, batch, kv_head, key_start, args.head_dim);
   const KeyLoader tk_loader(args.tk, item.probe, batch, kv_head, key_start, args.head_dim);
   const KeyLoader v_loader(args.v, 0, batch, kv_head, key_start, args.value_dim);
   const KeyLoader tv_loader(args.tv, item.probe, batch, kv_head, key_start, args.value_dim);
-  QueryLoader(args.q, 0, batch, item.head, query_start, args.head_dim).Load(q_tile, query0, query_len);
-  QueryLoader(args.tq, item.probe, batch, item.head, query_start, args.head_dim).Load(tq_tile, query0, query_len);
+  QueryLoader(args.q, 0, batch, item.head, query_start, args.head_dim).Load(q_tile, query0, query_len, alignment);
+  if (has_tq) {
+    QueryLoader(args.tq, item.probe, batch, item.head, query_start, args.head_dim)
+        .Load(tq_tile, query0, query_len, alignment);
+  }
   const auto load_k = [&](int32_t key) {
-    k_loader.Load(k_tile, key, key_len);
-    tk_loader.Load(tk_tile, key, key_len);
+    k_loader.Load(k_tile, key, key_len, alignment);
+    if (has_tk) tk_loader.Load(tk_tile, key, key_len, alignment);
     tile::CommitCopies();
   };
   if (segment.begin < segment.end) load_k(static_cast<int32_t>(segment.begin) * kKeys);
   tile::CommitCopies();
 
-  Sums<2, kDim / 8> sum;
-  float c[4] = {};  // this thread's part, times 2^power_shift
+  Sums<kM, kDim / 8> sum;
+  float c[2 * kM] = {};  // this thread's part, times 2^power_shift
   if (segment.resumes) {
-    const float* state = LoadState<kThreads, 2, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+    const float* state = LoadState<kThreads, kM, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) c[i] = state[i * kThreads];
+    for (int i = 0; i < 2 * kM; ++i) c[i] = state[i * kThreads];
   } else {
-    Clear<2, kDim / 8>(sum);
+    Clear<kM, kDim / 8>(sum);
   }
 
   const auto scale = static_cast<float>(args.scale);
   const float scale2 = scale * kLog2E;
-  float lse[4];  // +inf for a row that sees no key or does not exist, so that P = 0
-  float lse2[4];
+  float lse[2 * kM];  // +inf for a row that sees no key or does not exist, so that P = 0
+  float lse2[2 * kM];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2 * kM; ++i) {
     const int32_t query = row0 + i * 8;
     lse[i] = INFINITY;
     if (query < query_len) {
@@ -106,60 +124,62 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   }
   const TileMask tile_mask(mask);
   const IndexRange unmasked = KeysOfAll(mask, {query0, min(query0 + Config::kQueries, query_len)});
-  const uint32_t q_left = q_tile + PlainOffset<kPitch>(lane) + lane.warp * 32 * kPitch * 2;
-  constexpr uint32_t kToTangentQueries = Config::kQueries * kPitch * 2;
+  const uint32_t q_left = q_tile + PlainOffset<kPitch>(lane) + lane.warp * 16 * kM * kPitch;
+  constexpr uint32_t kToTangentQueries = Config::kQueries * kPitch;
+  constexpr uint32_t kToTangentKeys = kKeys * kPitch;
   const uint32_t k_right = k_tile + CrossedOffset<kPitch>(lane);
-  const uint32_t v_right = v_tile + PlainOffset<kPitch>(lane);
-  constexpr uint32_t kToTangentKeys = kKeys * kPitch * 2;
+  const uint32_t v_right = v_tile + TransposedRightOffset<T, kPitch>(lane);
 
   for (int64_t step = segment.begin; step < segment.end; ++step) {
     const int32_t key0 = static_cast<int32_t>(step) * kKeys;
     tile::WaitCopies<0>();
     __syncthreads();  // K and tK are there, and every warp is done with the last V and tV
-    v_loader.Load(v_tile, key0, key_len);
-    tv_loader.Load(tv_tile, key0, key_len);
+    if (has_tq || has_tk) v_loader.Load(v_tile, key0, key_len, alignment);
+    if (has_tv) tv_loader.Load(tv_tile, key0, key_len, alignment);
     tile::CommitCopies();
 
-    Sums<2, kScoreTiles> s;
-    Sums<2, kScoreTiles> g;
-    Clear<2, kScoreTiles>(s);
-    Clear<2, kScoreTiles>(g);
+    Sums<kM, kScoreTiles> s;
+    Sums<kM, kScoreTiles> g;
+    Clear<kM, kScoreTiles>(s);
+    Clear<kM, kScoreTiles>(g);
+    const auto add_scores = [&](auto with_tq, auto with_tk) {
 #pragma unroll
-    for (int d = 0; d < kDim / 16; ++d) {
-      uint32_t q[2][4];
-      uint32_t tq[2][4];
+      for (int d = 0; d < kDim / kStep<T>; ++d) {
+        uint32_t q[kM][4];
+        uint32_t tq[kM][4];
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        tile::LoadMatrices(q[m], q_left + (m * 16 * kPitch + d * 16) * 2);
-        tile::LoadMatrices(tq[m], q_left + kToTangentQueries + (m * 16 * kPitch + d * 16) * 2);
-      }
+        for (int m = 0; m < kM; ++m) {
+          LoadOperand<T>(q[m], q_left + m * 16 * kPitch + d * 32);
+          if constexpr (with_tq.value) LoadOperand<T>(tq[m], q_left + kToTangentQueries + m * 16 * kPitch + d * 32);
+        }
 #pragma unroll
-      for (int n = 0; n < kScoreTiles; n += 2) {
-        uint32_t k[4];
-        uint32_t tk[4];
-        tile::LoadMatrices(k, k_right + (n * 8 * kPitch + d * 16) * 2);
-        tile::LoadMatrices(tk, k_right + kToTangentKeys + (n * 8 * kPitch + d * 16) * 2);
+        for (int n = 0; n < kScoreTiles; n += 2) {
+          uint32_t k[4];
+          uint32_t tk[4];
+          LoadOperand<T>(k, k_right + n * 8 * kPitch + d * 32);
+          if constexpr (with_tk.value) LoadOperand<T>(tk, k_right + kToTangentKeys + n * 8 * kPitch + d * 32);
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          tile::Multiply<T>(s[m][n], q[m], k[0], k[1]);
-          tile::Multiply<T>(s[m][n + 1], q[m], k[2], k[3]);
-          tile::Multiply<T>(g[m][n], tq[m], k[0], k[1]);
-          tile::Multiply<T>(g[m][n + 1], tq[m], k[2], k[3]);
-          tile::Multiply<T>(g[m][n], q[m], tk[0], tk[1]);
-          tile::Multiply<T>(g[m][n + 1], q[m], tk[2], tk[3]);
+          for (int m = 0; m < kM; ++m) {
+            MultiplyPair<T>(s[m][n], s[m][n + 1], q[m], k);
+            if constexpr (with_tq.value) MultiplyPair<T>(g[m][n], g[m][n + 1], tq[m], k);
+            if constexpr (with_tk.value) MultiplyPair<T>(g[m][n], g[m][n + 1], q[m], tk);
+          }
         }
       }
-    }
+    };
+    WithFlag<true, !kGeneral>(has_tq, [&](auto with_tq) {
+      WithFlag<true, !kGeneral>(has_tk, [&](auto with_tk) { add_scores(with_tq, with_tk); });
+    });
 
     if (key0 < unmasked.begin || key0 + kKeys > unmasked.end) {
-      ForEach<2, kScoreTiles>(s, [&](int m, int n, int i, float& x) {
+      ForEach<kM, kScoreTiles>(s, [&](int m, int n, int i, float& x) {
         if (!tile_mask.Visible(row0 + m * 16 + i / 2 * 8, key0 + n * 8 + lane.t * 2 + i % 2)) x = -INFINITY;
       });
     }
-    uint32_t p[2][kScoreTiles / 2][4];
-    uint32_t pg[2][kScoreTiles / 2][4];
+    LeftOperands<T, kKeys> p[kM];
+    LeftOperands<T, kKeys> pg[kM];
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
+    for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = m * 2 + half;
@@ -171,8 +191,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
           const float pg_low = p_low * (g[m][n][half * 2] * scale);
           const float pg_high = p_high * (g[m][n][half * 2 + 1] * scale);
           tile_c += pg_low + pg_high;
-          p[m][n / 2][n % 2 * 2 + half] = tile::Pack<T>(p_low, p_high);
-          pg[m][n / 2][n % 2 * 2 + half] = tile::Pack<T>(pg_low, pg_high);
+          SetLeft<T>(p[m], n, half, p_low, p_high);
+          SetLeft<T>(pg[m], n, half, pg_low, pg_high);
         }
         c[row] += tile_c;
       }
@@ -181,36 +201,40 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     tile::WaitCopies<0>();
     __syncthreads();  // V and tV are there, and every warp is done with K and tK
     if (step + 1 < segment.end) load_k(key0 + kKeys);
+    const auto add_values = [&](auto with_g, auto with_tv) {
 #pragma unroll
-    for (int j = 0; j < kScoreTiles / 2; ++j) {
+      for (int j = 0; j < kKeys / kStep<T>; ++j) {
 #pragma unroll
-      for (int n = 0; n < kDim / 8; n += 2) {
-        uint32_t v[4];
-        uint32_t tv[4];
-        tile::LoadMatricesTransposed(v, v_right + (j * 16 * kPitch + n * 8) * 2);
-        tile::LoadMatricesTransposed(tv, v_right + kToTangentKeys + (j * 16 * kPitch + n * 8) * 2);
+        for (int n = 0; n < kDim / 8; n += 2) {
+          const uint32_t at = v_right + j * kStep<T> * kPitch + n * 8 * sizeof(T);
+          uint32_t v[4];
+          uint32_t tv[4];
+          if constexpr (with_g.value) LoadTransposedRight<T, kPitch>(v, at);
+          if constexpr (with_tv.value) LoadTransposedRight<T, kPitch>(tv, at + kToTangentKeys);
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          tile::Multiply<T>(sum[m][n], pg[m][j], v[0], v[1]);
-          tile::Multiply<T>(sum[m][n + 1], pg[m][j], v[2], v[3]);
-          tile::Multiply<T>(sum[m][n], p[m][j], tv[0], tv[1]);
-          tile::Multiply<T>(sum[m][n + 1], p[m][j], tv[2], tv[3]);
+          for (int m = 0; m < kM; ++m) {
+            if constexpr (with_g.value) MultiplyPair<T>(sum[m][n], sum[m][n + 1], pg[m][j], v);
+            if constexpr (with_tv.value) MultiplyPair<T>(sum[m][n], sum[m][n + 1], p[m][j], tv);
+          }
         }
       }
-    }
+    };
+    WithFlag<true, !kGeneral>(has_tq || has_tk, [&](auto with_g) {
+      WithFlag<true, !kGeneral>(has_tv, [&](auto with_tv) { add_values(with_g, with_tv); });
+    });
   }
 
   tile::WaitCopies<0>();
   if (segment.suspends) {
-    float* state = SaveState<kThreads, 2, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+    float* state = SaveState<kThreads, kM, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) state[i * kThreads] = c[i];
+    for (int i = 0; i < 2 * kM; ++i) state[i * kThreads] = c[i];
     return;
   }
 
   const float unshift = exp2f(-static_cast<float>(args.power_shift));
 #pragma unroll
-  for (int row = 0; row < 4; ++row) {
+  for (int row = 0; row < 2 * kM; ++row) {
     const int32_t query = row0 + row * 8;
     const float row_c = SumOverRow(c[row]) * unshift;
     const bool inside = query < query_len;
@@ -222,19 +246,20 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
       const int32_t column = n * 8 + lane.t * 2;
-      if (!inside || column >= args.value_dim) continue;
-      const float2 o = LoadPair<T>(args.o.data, at_row(args.o, 0) + column, args.o_is_accumulator);
+      const int32_t left = args.value_dim - column;
+      if (!inside || left <= 0) continue;
+      const float2 o = LoadPair<T>(args.o.data, at_row(args.o, 0) + column, left, unaligned, args.o_is_accumulator);
       const float low = sum[row / 2][n][row % 2 * 2] * unshift - row_c * o.x;
       const float high = sum[row / 2][n][row % 2 * 2 + 1] * unshift - row_c * o.y;
       if (args.out.data != nullptr) {
-        StorePair<T>(args.out.data, at_row(args.out, item.probe) + column, low, high);
+        StorePair<T>(args.out.data, at_row(args.out, item.probe) + column, low, high, left, unaligned);
       }
       if (!args.write_row_scalars) continue;
-      const float2 dout = LoadPair<T>(args.dout.data, at_row(args.dout, 0) + column);
+      const float2 dout = LoadPair<T>(args.dout.data, at_row(args.dout, 0) + column, left, unaligned);
       r += dout.x * low + dout.y * high;
       d += dout.x * o.x + dout.y * o.y;
       if (args.tdo.data != nullptr) {
-        const float2 tdo = LoadPair<T>(args.tdo.data, at_row(args.tdo, item.probe) + column);
+        const float2 tdo = LoadPair<T>(args.tdo.data, at_row(args.tdo, item.probe) + column, left, unaligned);
         r += tdo.x * o.x + tdo.y * o.y;
       }
     }

@@ -14,18 +14,21 @@ template <typename T>
 PlainKernels MakePlainKernels() {
   using Real = typename RealOf<T>::Type;
   using Sizes = Tile<Real>;
-  // Measured on an H200: these kernels are bound by shared-memory reads.
-  constexpr double kFlopsPerSm = sizeof(Real) == 4 ? 60e9 : 25e9;
-  const auto pass = [&](const char* name, size_t state_bytes, const void* function) {
-    return PassKernel{name, Sizes::kOwned, Sizes::kStreamed, kThreads, 1, 0, state_bytes, kFlopsPerSm, function};
+  // Measured on an H200 (README.md), at the head dim where they are slowest.
+  constexpr bool kDouble = sizeof(Real) == 8;
+  const auto pass = [&](const char* name, size_t state_bytes, double flops_per_sm, const void* function) {
+    return PassKernel{name, Sizes::kOwned, Sizes::kStreamed, kThreads, 1, 0, state_bytes, flops_per_sm, function};
   };
   const auto over_rows = [](const char* name, const void* function) {
     return PassKernel{name, 0, 0, kElementwiseThreads, 8, 0, 0, 0, function};
   };
   PlainKernels kernels;
-  kernels.forward = pass("plain forward", kForwardStateBytes<Real>, reinterpret_cast<const void*>(&Forward<T>));
-  kernels.rows = pass("plain rows", kRowsStateBytes<Real>, reinterpret_cast<const void*>(&TangentRows<T>));
-  kernels.columns = pass("plain columns", kColumnsStateBytes<Real>, reinterpret_cast<const void*>(&Columns<T>));
+  kernels.forward = pass("plain forward", kForwardStateBytes<Real>, kDouble ? 17e9 : 57e9,
+                         reinterpret_cast<const void*>(&Forward<T>));
+  kernels.rows =
+      pass("plain rows", kRowsStateBytes<Real>, kDouble ? 20e9 : 53e9, reinterpret_cast<const void*>(&TangentRows<T>));
+  kernels.columns = pass("plain columns", kColumnsStateBytes<Real>, kDouble ? 17e9 : 37e9,
+                         reinterpret_cast<const void*>(&Columns<T>));
   kernels.row_dots = over_rows("row dots", reinterpret_cast<const void*>(&RowDots<T>));
   kernels.finish = over_rows("finish", reinterpret_cast<const void*>(&FinishQueries<T>));
   return kernels;

@@ -18,9 +18,12 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
 __device__ inline void CopyAsync16(uint32_t shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
-// 4 bytes.
+// 4 bytes, or zeros where `bytes` is 0 and not 4.
 __device__ inline void CopyAsync4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ inline void CopyAsync4(uint32_t shared, const void* global, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits until at most `kPending` of this thread's groups are on their way.
@@ -43,10 +46,15 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&to)[4], uint32_t addres
                : "memory");
 }
 
-// c += a b: 16 x 16 times 16 x 8, sums in fp32.
+// c += a b, sums in fp32: 16 x 16 times 16 x 8 of 16-bit elements, or 16 x 8 times 8 x 8 of TF32.
 template <typename T>
 __device__ inline void Multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (__is_same(T, __nv_bfloat16)) {
+  if constexpr (__is_same(T, float)) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else if constexpr (__is_same(T, __nv_bfloat16)) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};\n"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -65,6 +73,14 @@ __device__ inline float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;
 }
+
+// A float, or the bits of one, rounded to TF32.
+__device__ inline uint32_t RoundToTf32(float x) {
+  uint32_t y;
+  asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(y) : "f"(x));
+  return y;
+}
+__device__ inline uint32_t RoundToTf32(uint32_t bits) { return RoundToTf32(__uint_as_float(bits)); }
 
 // Two floats rounded to 16 bits, `low` in the low half; and back.
 template <typename T>
@@ -88,6 +104,18 @@ __device__ inline float2 Unpack(uint32_t pair) {
 
 __device__ inline void StoreShared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
+}
+__device__ inline void StoreShared2(uint32_t address, uint32_t x, uint32_t y) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};\n" ::"r"(address), "r"(x), "r"(y) : "memory");
+}
+__device__ inline void StoreShared4(uint32_t address, const uint32_t (&x)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+__device__ inline uint32_t LoadShared(uint32_t address) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(x) : "r"(address) : "memory");
+  return x;
 }
 
 // to[0..3] += x in global memory, aligned to 16 bytes; one instruction from 9.0 on.

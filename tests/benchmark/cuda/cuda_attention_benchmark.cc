@@ -1,8 +1,9 @@
 // Times every operation of the CUDA engine over a list of shapes, with device events, and prints one JSON object.
 //
 //   cuda_attention_benchmark [--dtype bf16|fp16|fp32|fp64] [--ops forward,backward,jvp,double_backward] [--reps N]
-//                            [--deterministic] B,H,N,D[,c] ...      (c: causal)
+//                            [--deterministic] [--tf32] [--tangents q,k,v] [--probes P] B,H,N,D[,c] ...  (c: causal)
 //
+// `--tangents` names the cotangents or tangents that are given, `--probes` how many sets of them.
 // Inputs are normal; o and lse are given to all operations but forward, from a forward of the same inputs. A figure is
 // the median of `reps` runs after warm-up; rates are on math.md's FLOP count.
 #include <cuda_runtime_api.h>
@@ -45,6 +46,9 @@ struct Options {
                                        Operation::kDoubleBackward};
   int reps = 10;
   bool deterministic = false;
+  bool tf32 = false;
+  int64_t probes = 0;
+  std::vector<std::string> tangents = {"q", "k", "v"};
   double slice_seconds = 0.020;
   std::vector<ShapeSpec> shapes;
 };
@@ -91,6 +95,8 @@ absl::StatusOr<Computation> MakeComputation(Operation operation, const Options& 
   ProblemOptions problem_options;
   problem_options.window_right = shape.causal ? 0 : -1;
   problem_options.deterministic = options.deterministic;
+  problem_options.allow_tf32 = options.tf32;
+  problem_options.probes = options.probes;
   const Shape extents = {shape.batch, shape.heads, shape.length, shape.dim};
   std::vector<TensorInfo> inputs;
   for (TensorName name : {kQ, kK, kV}) inputs.push_back({name, options.dtype, extents});
@@ -98,8 +104,14 @@ absl::StatusOr<Computation> MakeComputation(Operation operation, const Options& 
   TensorSet more;
   if (operation != Operation::kForward) more = {kO, kLse};
   if (operation == Operation::kBackward) more = more | TensorSet{kDo};
-  if (operation == Operation::kDoubleBackward) more = more | TensorSet{kDo, kUq, kUk, kUv};
-  if (operation == Operation::kJvp) more = more | TensorSet{kTq, kTk, kTv};
+  if (operation == Operation::kDoubleBackward) more.Add(kDo);
+  if (operation == Operation::kDoubleBackward || operation == Operation::kJvp) {
+    for (const std::string& of : options.tangents) {
+      const std::optional<TensorName> name = ParseTensorName((operation == Operation::kJvp ? "t" : "u") + of);
+      if (!name.has_value()) return absl::InvalidArgumentError("a tangent of \"" + of + "\": q, k and v have one");
+      more.Add(*name);
+    }
+  }
   more.ForEach([&](TensorName name) { inputs.push_back({name, problem.DTypeOf(name), problem.ShapeOf(name)}); });
   return Computation::Create(operation, problem_options, inputs, {});
 }
@@ -150,6 +162,9 @@ absl::StatusOr<nlohmann::json> TimeOperation(Operation operation, const Options&
                         {"causal", shape.causal},
                         {"dtype", Name(options.dtype)},
                         {"deterministic", options.deterministic},
+                        {"tf32", options.tf32},
+                        {"probes", options.probes},
+                        {"tangents", options.tangents},
                         {"ms", median},
                         {"fastest_ms", times.front()},
                         {"slowest_ms", times.back()},
@@ -205,6 +220,14 @@ bool Parse(int argc, char** argv, Options& options) {
     const std::string value = i + 1 < argc ? argv[i + 1] : "";
     if (argument == "--deterministic") {
       options.deterministic = true;
+    } else if (argument == "--tf32") {
+      options.tf32 = true;
+    } else if (argument == "--tangents") {
+      options.tangents = absl::StrSplit(value, ',');
+      ++i;
+    } else if (argument == "--probes") {
+      if (!absl::SimpleAtoi(value, &options.probes)) return false;
+      ++i;
     } else if (argument == "--dtype") {
       const std::optional<DType> dtype = ParseDType(value);
       if (!dtype.has_value()) return false;
@@ -237,7 +260,7 @@ int main(int argc, char** argv) {
   flashbob::Options options;
   if (!flashbob::Parse(argc, argv, options)) {
     std::cerr << "usage: cuda_attention_benchmark [--dtype bf16|fp16|fp32|fp64] [--ops NAME,...] [--reps N] "
-                 "[--deterministic] B,H,N,D[,c] ...\n";
+                 "[--deterministic] [--tf32] [--tangents q,k,v] [--probes P] B,H,N,D[,c] ...\n";
     return 2;
   }
   const absl::Status status = flashbob::Run(options);

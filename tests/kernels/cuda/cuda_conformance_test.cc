@@ -3,6 +3,7 @@
 // determinism.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -130,10 +131,11 @@ TEST_P(CudaSweep, SmallOddShapesKeepTheirBars) {
   const std::unique_ptr<Engine> engine = MakeEngine();
   std::vector<ConformanceCase> cases;
   for (const Variant& variant : kVariants) {
-    for (int64_t dim : {33, 40, 64, 128}) {
+    for (int64_t dim : {33, 40, 64, 128, 256}) {
       CaseSpec spec = Square(variant, GetParam(), 2, 70, dim);
       spec.kv_heads = 1;
       spec.key_len = 133;
+      spec.options.allow_tf32 = dim % 8 == 0;
       spec.options.window_right = 0;
       spec.options.alignment = Alignment::kBottomRight;
       spec.mask = "causal-bottom-right";
@@ -173,6 +175,57 @@ TEST_F(CudaConformance, KernelsOfSmallerDevicesKeepTheirBars) {
   RunAll(*engine, cases);
 }
 
+// Every set of cotangents or tangents, on the kernels that compute the products of those alone.
+TEST_F(CudaConformance, LeftOutTangentsChangeNothingElse) {
+  std::vector<ConformanceCase> cases;
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+    for (int64_t dim : {64, 128}) {
+      for (unsigned bits = 1; bits < 8; ++bits) {
+        TensorSet cotangents = {kO, kLse};
+        TensorSet tangents = {kDo};
+        for (unsigned i = 0; i < 3; ++i) {
+          if ((bits >> i & 1) == 0) continue;
+          cotangents.Add(std::array{kUq, kUk, kUv}[i]);
+          tangents.Add(std::array{kTq, kTk, kTv}[i]);
+        }
+        const Variant variants[] = {{Operation::kDoubleBackward, cotangents},
+                                    {Operation::kJvp, tangents},
+                                    {Operation::kJvp, tangents | TensorSet{kTdo}}};
+        for (const Variant& variant : variants) {
+          CaseSpec spec = Square(variant, dtype, 4, 150, dim);
+          spec.kv_heads = 2;
+          spec.key_len = 200;
+          spec.options.window_right = bits % 2 == 0 ? 0 : -1;
+          spec.options.probes = bits % 3;
+          spec.options.allow_tf32 = true;
+          spec.mask = bits % 2 == 0 ? "causal" : "full";
+          cases.push_back(Make(spec));
+        }
+      }
+    }
+  }
+  RunAll(*MakeEngine(), cases);
+  RunAll(*MakeEngine({.max_shared_bytes = 99 << 10}), cases);
+}
+
+TEST_F(CudaConformance, Tf32KeepsItsBarWhereItIsPermitted) {
+  std::vector<ConformanceCase> cases;
+  for (const Variant& variant : kVariants) {
+    for (int64_t dim : {33, 64, 100, 128}) {
+      for (int64_t length : {100, 1024}) {
+        for (int64_t right : {-1, 0}) {
+          CaseSpec spec = Square(variant, DType::kFloat32, 2, length, dim);
+          spec.options.allow_tf32 = true;
+          spec.options.window_right = right;
+          spec.mask = right == 0 ? "causal" : "full";
+          cases.push_back(Make(spec));
+        }
+      }
+    }
+  }
+  RunAll(*MakeEngine(), cases);
+}
+
 TEST_F(CudaConformance, ItemsCutOverManyLaunchesGiveTheSame) {
   // Slices so short that row blocks and key blocks are cut along their walks.
   const std::unique_ptr<Engine> engine = MakeEngine({.slice_seconds = 2e-6});
@@ -194,7 +247,11 @@ TEST_F(CudaConformance, ItemsCutOverManyLaunchesGiveTheSame) {
         spec.options.layout = Layout::kTHD;
         spec.options.cu_seqlens_q = {0, 0, 300, 301, 389};
         spec.options.cu_seqlens_k = {0, 7, 520, 530, 641};
+        spec.options.allow_tf32 = true;
         spec.mask = "packed-window";
+        cases.push_back(Make(spec));
+        spec.head_dim = 33;
+        spec.value_dim = 150;
         cases.push_back(Make(spec));
       }
     }
@@ -232,9 +289,10 @@ TEST_F(CudaConformance, DeterministicGivesTheSameBits) {
   const std::unique_ptr<Engine> engine = MakeEngine();
   for (DType dtype : kAllDTypes) {
     for (int64_t right : {-1, 0}) {
-      CaseSpec spec = Square(kVariants[2], dtype, 4, 1000, 64);
+      CaseSpec spec = Square(kVariants[2], dtype, 4, 1000, right == 0 ? 50 : 64);
       spec.kv_heads = 2;
       spec.options.deterministic = true;
+      spec.options.allow_tf32 = true;
       spec.options.window_right = right;
       const ConformanceCase one = Make(spec);
       RunAll(*engine, {one});
