@@ -153,9 +153,10 @@ class GetTensorsResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[GetTensorsHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensor_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ["idle_upload_seconds", "max_chunk_bytes", "max_lease_seconds", "max_message_bytes", "max_metadata_bytes", "max_queued_requests", "max_request_bytes", "max_sequences"]
+    __slots__ = ["idle_upload_seconds", "max_chunk_bytes", "max_heads", "max_lease_seconds", "max_message_bytes", "max_metadata_bytes", "max_queued_requests", "max_request_bytes", "max_sequences"]
     IDLE_UPLOAD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_HEADS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_METADATA_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -164,13 +165,14 @@ class Limits(_message.Message):
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     idle_upload_seconds: float
     max_chunk_bytes: int
+    max_heads: int
     max_lease_seconds: int
     max_message_bytes: int
     max_metadata_bytes: int
     max_queued_requests: int
     max_request_bytes: int
     max_sequences: int
-    def __init__(self, max_chunk_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_queued_requests: _Optional[int] = ..., max_metadata_bytes: _Optional[int] = ..., idle_upload_seconds: _Optional[float] = ..., max_lease_seconds: _Optional[int] = ..., max_sequences: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_chunk_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_queued_requests: _Optional[int] = ..., max_metadata_bytes: _Optional[int] = ..., idle_upload_seconds: _Optional[float] = ..., max_lease_seconds: _Optional[int] = ..., max_sequences: _Optional[int] = ..., max_heads: _Optional[int] = ...) -> None: ...
 
 class PoolInfo(_message.Message):
     __slots__ = ["high_water_bytes", "largest_free_bytes", "limit_bytes", "reserved_bytes", "used_bytes"]
