@@ -3,21 +3,87 @@
 FLASHBOB_SERVER_BINARY names the program; where it is set, or build/flashbob-server exists, tests of the `server`
 fixture run against that, else against the stand-in. run.sh sets it, so that in continuous integration they run against
 the real one.
+
+What a file needs beyond grpcio, protobuf, numpy and hypothesis stands in NEEDS; where that is not installed the file is
+left out, and the header says so. A test may skip only for want of a GPU: any other skip fails the run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
-from collections.abc import Iterator
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import flashbob
+import hypothesis
 import numpy as np
 import pytest
 from fake_server import FakeServer
 from flashbob.local_server import LocalServer
 
 TOP = Path(__file__).resolve().parents[3]
+WAIT_SECONDS = 120
+
+# (package, least version) by file. Debian 12 has torch 1.13 and no jax.
+NEEDS = {
+    "test_examples.py": ("torch", (2, 1)),
+    "test_jax.py": ("jax", (0, 4)),
+    "test_torch.py": ("torch", (1, 13)),
+    "test_torch_func.py": ("torch", (2, 4)),
+    "test_torch_gpu.py": ("torch", (2, 4)),
+    "test_torch_math.py": ("torch", (2, 5)),
+    "test_torch_residuals.py": ("torch", (1, 13)),
+    "test_training.py": ("torch", (1, 13)),
+}
+
+
+def _version(package: str) -> tuple[int, ...]:
+    """Major and minor; empty where it is not installed."""
+    with contextlib.suppress(ImportError):
+        found = re.match(r"(\d+)\.(\d+)", importlib.import_module(package).__version__)
+        return tuple(int(part) for part in found.groups()) if found else ()
+    return ()
+
+
+_VERSIONS = {package: _version(package) for package in sorted({package for package, _ in NEEDS.values()})}
+collect_ignore = [file for file, (package, least) in NEEDS.items() if _VERSIONS[package] < least]
+
+# A loaded machine is slow, and no example of a property is worse for it.
+hypothesis.settings.register_profile("flashbob", deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+hypothesis.settings.load_profile("flashbob")
+
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes what skipped for another reason than a GPU."""
+    if report.skipped and "needs a GPU" not in str(report.longrepr):
+        _skipped.append(f"{report.nodeid}: {report.longrepr}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the run where something skipped that may not."""
+    if _skipped and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says why."""
+    for line in _skipped:
+        terminalreporter.write_line(f"only tests that need a GPU may skip: {line}", red=True)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Returns once it holds; fails with `what` where it never does."""
+    give_up = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up, what
+        threading.Event().wait(0.005)
 
 
 def server_binary() -> Path | None:
@@ -29,9 +95,14 @@ def server_binary() -> Path | None:
     return path if path.is_file() else None
 
 
-def pytest_report_header() -> str:
-    """Says what the `server` fixture is."""
-    return f"server under test: {server_binary() or 'the stand-in of fake_server.py'}"
+def pytest_report_header() -> list[str]:
+    """Says what the `server` fixture is, and what is left out."""
+    left_out = [
+        f"left out: {file} needs {package} >= {'.'.join(map(str, least))}"
+        for file, (package, least) in NEEDS.items()
+        if file in collect_ignore
+    ]
+    return [f"server under test: {server_binary() or 'the stand-in of fake_server.py'}", *left_out]
 
 
 @pytest.fixture
@@ -43,16 +114,25 @@ def fake() -> Iterator[FakeServer]:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[str]:
+def local_server() -> Iterator[LocalServer | None]:
+    """The real server's process, where it was started here."""
+    binary = server_binary()
+    if binary is None or os.environ.get("FLASHBOB_TEST_SERVER"):
+        yield None
+        return
+    local = LocalServer(binary)
+    yield local
+    local.stop()
+
+
+@pytest.fixture(scope="session")
+def server(local_server: LocalServer | None) -> Iterator[str]:
     """The address of the server under test, shared by all."""
     address = os.environ.get("FLASHBOB_TEST_SERVER")
-    binary = server_binary()
     if address:
         yield address
-    elif binary is not None:
-        local = LocalServer(binary)
-        yield local.address
-        local.stop()
+    elif local_server is not None:
+        yield local_server.address
     else:
         stand_in = FakeServer(chunk_bytes=1 << 20)
         yield stand_in.address

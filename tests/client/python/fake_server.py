@@ -85,6 +85,7 @@ class FakeServer:
         self.failures: list[RefusalError] = []  # each fails one Compute
         self.hold = threading.Event()  # cleared: Compute waits before it answers
         self.hold.set()
+        self.entered = threading.Event()  # a Compute has its inputs
         self.cancelled = threading.Event()
         self._server = grpc.server(
             futures.ThreadPoolExecutor(8),
@@ -180,7 +181,8 @@ class FakeServer:
         inline = {i for i, entry in enumerate(spec.inputs) if entry.WhichOneof("source") == "inline"}
         self._receive((request.chunk for request in requests), arrays, inline)
         context.add_callback(lambda: self.cancelled.set() if not context.is_active() else None)
-        self.hold.wait(30)
+        self.entered.set()
+        self.hold.wait(60)
         yield service.ComputeResponse(progress=service.ComputeProgress(done_flops=50.0, total_flops=100.0))
 
         inputs = {_name(entry.tensor.name): array for entry, array in zip(spec.inputs, arrays, strict=True)}

@@ -8,6 +8,7 @@ import flashbob
 import grpc
 import numpy as np
 import pytest
+from conftest import WAIT_SECONDS
 from fake_server import FakeServer, RefusalError
 
 
@@ -48,9 +49,12 @@ def test_cancelled_task_cancels_its_call(fake: FakeServer, rng: np.random.Genera
 
     async def cancelled() -> None:
         async with flashbob.AsyncClient(fake.address) as mine:
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(mine.forward(*_x(rng)), 0.3)
-            assert await asyncio.to_thread(fake.cancelled.wait, 5)
+            call = asyncio.create_task(mine.forward(*_x(rng)))
+            assert await asyncio.to_thread(fake.entered.wait, WAIT_SECONDS)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert await asyncio.to_thread(fake.cancelled.wait, WAIT_SECONDS)
 
     asyncio.run(cancelled())
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", minversion="2.1", reason="needs torch >= 2.1: PyPI's, not Debian 12's")
-
 FOLDER = Path(__file__).resolve().parents[3] / "client" / "python" / "examples"
 EXAMPLES = sorted(path.name for path in FOLDER.glob("*.py") if path.name != "common.py")
 

@@ -7,14 +7,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import flashbob
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-
-jax = pytest.importorskip("jax", reason="needs jax, from PyPI")
-
-import flashbob  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from flashbob.jax import attention  # noqa: E402
+from flashbob.jax import attention
 
 pytestmark = pytest.mark.usefixtures("client", "x64")
 Loss = Callable[..., Any]

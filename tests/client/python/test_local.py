@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
 import sys
 from pathlib import Path
 
 import flashbob
 import numpy as np
 import pytest
-from conftest import server_binary
+from conftest import server_binary, wait_until
 from fake_server import FakeServer
 from flashbob.local_server import LocalClient, find_binary
 
 
 def _alive(pid: int) -> bool:
+    """Whether it runs; one that ended and waits for its parent to notice does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True
 
 
 @pytest.fixture
@@ -44,6 +44,18 @@ def test_started_server_computes_and_ends_with_its_client(program: Path, rng: np
         pid = client.server.pid
         assert client.forward(*(rng.standard_normal((1, 2, 5, 4)) for _ in range(3))).o.shape == (1, 2, 5, 4)
     assert not _alive(pid)
+
+
+def test_started_server_ends_when_its_process_is_killed(program: Path) -> None:
+    script = "import sys, flashbob; c = flashbob.local(sys.argv[1]); print(c.server.pid, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as user:
+        assert user.stdout is not None
+        pid = int(user.stdout.readline())
+        assert _alive(pid)
+        user.kill()
+    wait_until(lambda: not _alive(pid), f"server {pid} outlives the process that started it")
 
 
 def test_running_server_is_found(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:

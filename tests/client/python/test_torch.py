@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import flashbob
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch", reason="needs torch: PyPI's or Debian's python3-torch")
-
-import flashbob  # noqa: E402
-from flashbob.torch import packed_attention, scaled_dot_product_attention  # noqa: E402
-from hypothesis import HealthCheck, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
-from torch_reference import reference_attention, relative_error  # noqa: E402
+import torch
+from flashbob.torch import packed_attention, scaled_dot_product_attention
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+from torch_reference import reference_attention, relative_error
 
 pytestmark = pytest.mark.usefixtures("client")
 Tensor = torch.Tensor
@@ -86,7 +84,7 @@ def test_packed_sequences_equal_each_alone(rng: np.random.Generator) -> None:
         assert relative_error(got[start:end], expected) < 1e-13
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40)
 @given(data=st.data())
 def test_first_and_second_order_equal_plain_torch(data: st.DataObject) -> None:
     kv_heads, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))

@@ -6,16 +6,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import flashbob
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch", minversion="2.4", reason="needs torch >= 2.4: PyPI's, not Debian 12's")
-
-import flashbob  # noqa: E402
-import torch.nn.functional as functional  # noqa: E402
-from flashbob.torch import packed_attention, patch, scaled_dot_product_attention  # noqa: E402
-from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
-from torch_reference import Transformer, reference_attention, relative_error  # noqa: E402
+import torch
+import torch.nn.functional as functional
+from flashbob.torch import packed_attention, patch, scaled_dot_product_attention
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch_reference import Transformer, reference_attention, relative_error
 
 pytestmark = pytest.mark.usefixtures("client")
 Tensor = torch.Tensor

@@ -12,18 +12,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import flashbob
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch", reason="needs torch: PyPI's or Debian's python3-torch")
-
-import flashbob  # noqa: E402
-from conftest import server_binary  # noqa: E402
-from fake_server import FakeServer  # noqa: E402
-from flashbob.local_server import LocalServer  # noqa: E402
-from flashbob.torch import scaled_dot_product_attention  # noqa: E402
-from torch import nn  # noqa: E402
-from torch_reference import Transformer, reference_attention, relative_error  # noqa: E402
+import torch
+from conftest import server_binary
+from fake_server import FakeServer
+from flashbob.local_server import LocalServer
+from flashbob.torch import scaled_dot_product_attention
+from torch import nn
+from torch_reference import Transformer, reference_attention, relative_error
 
 Tensor = torch.Tensor
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
@@ -35,6 +36,7 @@ from flashbob._calls import (
 )
 from flashbob._progress import ProgressOption, progress_reporter
 from flashbob._retry import DEFAULT_RETRY, Retries, RetryPolicy
+from flashbob._streams import Rpc, streams_of
 from flashbob._tensors import HostTensor, allocate_numpy, from_numpy
 from flashbob._wire import (
     DEFAULT_CHUNK_BYTES,
@@ -59,10 +61,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Rpc(Protocol):
-    def cancel(self) -> bool: ...
-
-
 class Cancellation:
     """Cancels calls from another thread: pass it to calls, then call `cancel`.
 
@@ -71,7 +69,7 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rpcs: list[_Rpc] = []  # guarded by _lock
+        self._rpcs: list[Rpc] = []  # guarded by _lock
         self._event = threading.Event()
 
     def cancel(self) -> None:
@@ -91,17 +89,24 @@ class Cancellation:
         """Sleeps that long, or until cancelled."""
         self._event.wait(seconds)
 
-    def attach(self, rpc: _Rpc) -> None:
-        """Makes `cancel` end this call; for the client."""
-        with self._lock:
-            self._rpcs.append(rpc)
-        if self._event.is_set():
-            rpc.cancel()
+    @contextlib.contextmanager
+    def of_one(self) -> Iterator[Callable[[Rpc], None]]:
+        """For the client: what to tell of an RPC, so that within the block `cancel` ends it."""
+        mine: list[Rpc] = []
 
-    def detach(self, rpc: _Rpc) -> None:
-        """The call is over; for the client."""
-        with self._lock:
-            self._rpcs.remove(rpc)
+        def started(rpc: Rpc) -> None:
+            mine.append(rpc)
+            with self._lock:
+                self._rpcs.append(rpc)
+            if self._event.is_set():
+                rpc.cancel()
+
+        try:
+            yield started
+        finally:
+            with self._lock:
+                for rpc in mine:
+                    self._rpcs.remove(rpc)
 
 
 # Clients by their keys, for operators whose arguments are numbers (torch.compile).
@@ -163,10 +168,8 @@ class Client:
         self._progress = progress
         self._chunk_bytes = chunk_bytes
         # Messages of streams are made and read by _wire: to gRPC they are bytes.
+        self._streams = streams_of(self._channel)
         prefix = _config.METHOD_PREFIX
-        self._compute = self._channel.stream_stream(prefix + "Compute")
-        self._put = self._channel.stream_unary(prefix + "PutTensors")
-        self._get = self._channel.unary_stream(prefix + "GetTensors")
         self._delete = self._channel.unary_unary(prefix + "DeleteTensors")
         self._info = self._channel.unary_unary(prefix + "GetServerInfo")
         # The reaper must not keep the client alive: it has what it needs to delete, and ends with the client.
@@ -314,7 +317,9 @@ class Client:
 
         def attempt(seconds: float | None) -> bytes:
             messages = put_messages(hosts, lease_seconds, request_id, self._chunk_bytes)
-            return bytes(self._put(messages, timeout=seconds, metadata=self._metadata))
+            answers: list[bytes] = []
+            self._stream("PutTensors", messages, answers.append, seconds)
+            return b"".join(answers)
 
         answer = self._with_retries(attempt, request_id, timeout, retry=retry)
         reply = attention_service_pb2.PutTensorsResponse.FromString(answer)
@@ -334,8 +339,7 @@ class Client:
 
         def attempt(seconds: float | None) -> list[T]:
             reply = GetReply(allocate)
-            for message in self._get(request, timeout=seconds, metadata=self._metadata):
-                reply.feed(message)
+            self._stream("GetTensors", iter((request,)), reply.feed, seconds)
             return reply.finish()
 
         return self._with_retries(attempt, "", timeout)
@@ -445,20 +449,26 @@ class Client:
         seconds: float | None,
     ) -> Reply[T]:
         reply = ComputeReply(call.request_id, allocate, progress)
-        rpc = self._compute(call.messages(self._chunk_bytes), timeout=seconds, metadata=self._metadata)
-        if cancellation is not None:
-            cancellation.attach(rpc)
-        try:
-            for message in rpc:
-                reply.feed(message)
-        except BaseException:
-            # Also an interrupt from the keyboard: the server must not go on for nobody.
-            rpc.cancel()
-            raise
-        finally:
-            if cancellation is not None:
-                cancellation.detach(rpc)
+        self._stream("Compute", call.messages(self._chunk_bytes), reply.feed, seconds, cancellation)
         return reply.finish()
+
+    def _stream(
+        self,
+        method: str,
+        messages: Iterator[bytes],
+        on_message: Callable[[bytes], object],
+        seconds: float | None,
+        cancellation: Cancellation | None = None,
+    ) -> None:
+        with cancellation.of_one() if cancellation is not None else contextlib.nullcontext() as started:
+            self._streams.run(
+                _config.METHOD_PREFIX + method,
+                messages,
+                on_message,
+                timeout=seconds,
+                metadata=self._metadata,
+                started=started,
+            )
 
     def _unary(self, method: Callable[..., Any], request: bytes, timeout: float | None) -> bytes:
         return self._with_retries(

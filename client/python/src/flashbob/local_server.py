@@ -18,8 +18,11 @@ from flashbob.client import Client
 from flashbob.errors import FlashbobError, UnavailableError
 
 BINARY_VARIABLE = "FLASHBOB_SERVER_BINARY"
-_START_SECONDS = 30.0
+_FIND_SECONDS = 5.0
+_START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
+# Reads until this process, which writes nothing, is gone, however it ended; then ends the server and its folder.
+_WATCH = 'read -r line; kill -TERM "$0" 2>/dev/null; rm -rf "$1"'
 
 
 def find_binary() -> Path | None:
@@ -38,7 +41,10 @@ def find_binary() -> Path | None:
 
 
 class LocalServer:
-    """A server process on a loopback port (by default a free one); ends with `stop`, its last reference, or at exit."""
+    """A server process on a loopback port (by default a free one).
+
+    Ends with `stop`, with its last reference, and with this process, also where that is killed.
+    """
 
     def __init__(
         self,
@@ -68,7 +74,15 @@ class LocalServer:
                 # Ctrl-C in a notebook is for the notebook.
                 start_new_session=True,
             )
-        self.stop = weakref.finalize(self, _stop, self._process, folder)
+        # The pipe is not inherited: it closes with this process, and a child made by fork alone keeps it open.
+        watch = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, str(self._process.pid), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.stop = weakref.finalize(self, _stop, self._process, watch, folder)
         try:
             self.address = f"127.0.0.1:{self._wait_for_port(port_file)}"
         except BaseException:
@@ -119,7 +133,8 @@ def local(
     """A client of a server on this machine, so that a notebook works with no server set up.
 
     Uses the server that answers at FLASHBOB_SERVER or at 127.0.0.1:50051; where none does, or where `binary` or
-    `arguments` say which is wanted, starts one on a free port, which ends with the client or this process.
+    `arguments` say which is wanted, starts one on a free port, which ends with the client or with this process,
+    also where that is killed.
 
     Args:
         binary: the server's program; by default FLASHBOB_SERVER_BINARY, else `flashbob-server` on the PATH, else that
@@ -131,7 +146,7 @@ def local(
         address = _config.server_address(None)
         probe = Client(address, retry=None)
         try:
-            probe.info(timeout=1.0)
+            probe.info(timeout=_FIND_SECONDS)
             return LocalClient(address, None, **options)
         except FlashbobError:
             pass
@@ -141,7 +156,10 @@ def local(
     return LocalClient(server.address, server, **options)
 
 
-def _stop(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _stop(process: subprocess.Popen[bytes], watch: subprocess.Popen[bytes], folder: Path) -> None:
+    # First, so that it never signals a later process of the same number.
+    watch.kill()
+    watch.communicate()
     if process.poll() is None:
         process.terminate()
         try:
