@@ -20,6 +20,8 @@ namespace flashbob::server {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(200);
+// Files that changed are taken over within this and the second that gRPC takes to look at certificates.
+constexpr Duration kReload = std::chrono::milliseconds(500);
 // Free memory that no request used for so long goes back to the system.
 constexpr Duration kKeepFreeMemory = std::chrono::seconds(60);
 // The end of the grace period, kept for the last statuses to reach their clients. Longer than the HTTP server of
@@ -38,10 +40,12 @@ std::vector<std::string> NamesOf(const std::vector<std::unique_ptr<Engine>>& eng
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Environment environment) {
   std::unique_ptr<Server> server(new Server(options, std::move(environment)));
+  FLASHBOB_RETURN_IF_ERROR(server->LoadFiles());
   FLASHBOB_RETURN_IF_ERROR(server->StartScheduler());
   FLASHBOB_RETURN_IF_ERROR(server->StartMetrics());
   FLASHBOB_RETURN_IF_ERROR(server->StartGrpc());
   server->ticker_ = std::make_unique<Ticker>(kTick, [server = server.get()] { server->Tick(); });
+  server->reload_ticker_ = std::make_unique<Ticker>(kReload, [server = server.get()] { server->Reload(); });
   return server;
 }
 
@@ -53,6 +57,7 @@ Server::Server(const ServerOptions& options, Environment environment)
 Server::~Server() {
   Drain(Duration(0));
   ticker_.reset();
+  reload_ticker_.reset();
   metrics_endpoint_.reset();
   metrics_->SetGaugeSource(nullptr);
 }
@@ -78,9 +83,6 @@ void Server::Drain(Duration grace) {
 absl::Status Server::StartScheduler() {
   pool_ =
       std::make_unique<HostMemoryPool>(*environment_.engines.front(), *environment_.clock, options_.host_memory_bytes);
-  if (!options_.tenants_file.empty()) {
-    FLASHBOB_ASSIGN_OR_RETURN(tenants_, TenantRegistry::FromFile(options_.tenants_file));
-  }
   TensorStore::Options store_options;
   store_options.server = options_.server_name;
   store_options.max_bytes = options_.store_memory_bytes;
@@ -120,8 +122,8 @@ absl::Status Server::StartGrpc() {
                                     FromSeconds(options_.idle_upload_seconds)};
   service_ = std::make_unique<AttentionServiceImpl>(
       environment,
-      ComputeEnvironment{*scheduler_, {*store_, *pool_, options_.max_chunk_bytes, MaxMessageBytes(options_)}}, tenants_,
-      *info_);
+      ComputeEnvironment{*scheduler_, {*store_, *pool_, options_.max_chunk_bytes, MaxMessageBytes(options_)}},
+      *authenticator_, *info_);
 
   // Never undone, so that the last gRPC object to go does not shut gRPC down: that joins a thread which, after a write
   // that met flow control, may poll for another 10 s.
@@ -129,7 +131,7 @@ absl::Status Server::StartGrpc() {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
+  Listen(builder);
   builder.RegisterService(service_.get());
   builder.SetMaxReceiveMessageSize(static_cast<int>(MaxMessageBytes(options_)));
   builder.SetMaxSendMessageSize(-1);
@@ -148,11 +150,51 @@ absl::Status Server::StartGrpc() {
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
   grpc_server_ = builder.BuildAndStart();
-  if (grpc_server_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot serve gRPC on ", options_.listen, "; is the port taken?"));
+  if (grpc_server_ == nullptr || (!options_.listen.empty() && port_ == 0)) {
+    const std::string on = options_.listen_unix.empty() ? "" : absl::StrCat(" and unix:", options_.listen_unix);
+    return absl::UnavailableError(absl::StrCat("cannot serve gRPC on ", options_.listen, on, "; is the port taken?"));
   }
   SetServing(true);
   return absl::OkStatus();
+}
+
+void Server::Listen(grpc::ServerBuilder& builder) {
+  if (!options_.listen.empty()) {
+    const bool require = options_.tls_client_certificates == "required";
+    builder.AddListeningPort(options_.listen,
+                             tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->Credentials(require), &port_);
+  }
+  if (!options_.listen_unix.empty()) {
+    builder.AddListeningPort(absl::StrCat("unix:", options_.listen_unix), grpc::InsecureServerCredentials());
+  }
+  const absl::StatusOr<HostPort> address = ParseHostPort(options_.listen);
+  if (tls_ == nullptr && address.ok() && !IsLoopback(address->host)) {
+    environment_.log->Write(LogLevel::kWarning,
+                            "other machines reach this server in clear text: whoever sees the traffic has tensors and "
+                            "tokens",
+                            {{"listen", options_.listen}});
+  }
+}
+
+absl::Status Server::LoadFiles() {
+  FLASHBOB_ASSIGN_OR_RETURN(authenticator_, Authenticator::Create(options_.tenants_file));
+  if (options_.tls.certificate.empty()) return absl::OkStatus();
+  FLASHBOB_ASSIGN_OR_RETURN(tls_, TlsFiles::Load(options_.tls));
+  return absl::OkStatus();
+}
+
+void Server::Reload() {
+  const auto report = [&](const absl::StatusOr<bool>& reloaded, const char* taken, const char* kept) {
+    if (!reloaded.ok()) {
+      environment_.log->Write(LogLevel::kError, kept, {{"error", std::string(reloaded.status().message())}});
+    } else if (*reloaded) {
+      environment_.log->Write(LogLevel::kInfo, taken);
+    }
+  };
+  report(authenticator_->Reload(), "tenants read again", "tenants not read again: the earlier ones stay");
+  if (tls_ != nullptr) {
+    report(tls_->Reload(), "certificates read again", "certificates not read again: the earlier ones stay in use");
+  }
 }
 
 absl::Status Server::StartMetrics() {

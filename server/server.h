@@ -10,7 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/engine.h"
-#include "server/auth/tenant_registry.h"
+#include "server/auth/authenticator.h"
+#include "server/auth/tls_files.h"
 #include "server/base/clock.h"
 #include "server/base/event_log.h"
 #include "server/base/ticker.h"
@@ -62,6 +63,10 @@ class Server {
   Server(const ServerOptions& options, Environment environment);
 
   absl::Status StartScheduler();
+  absl::Status LoadFiles();
+  // Reads the files again that may change while it serves.
+  void Reload();
+  void Listen(grpc::ServerBuilder& builder);
   absl::Status StartGrpc();
   absl::Status StartMetrics();
   void Tick();
@@ -74,7 +79,8 @@ class Server {
   CallRegistry calls_;
   std::unique_ptr<HostMemoryPool> pool_;
   std::unique_ptr<TensorStore> store_;
-  TenantRegistry tenants_;
+  std::unique_ptr<Authenticator> authenticator_;
+  std::unique_ptr<TlsFiles> tls_;  // null: clear text
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ServerInfo> info_;
   std::unique_ptr<AttentionServiceImpl> service_;
@@ -83,6 +89,7 @@ class Server {
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::atomic<bool> draining_ = false;
   std::unique_ptr<Ticker> ticker_;
+  std::unique_ptr<Ticker> reload_ticker_;
 };
 
 }  // namespace flashbob::server

@@ -41,6 +41,11 @@ class Backend {
 // The flags that choose a backend; the same for every command.
 struct BackendFlags {
   std::optional<std::string> server;
+  bool tls = false;
+  std::optional<std::string> tls_ca;
+  std::optional<std::string> tls_certificate;
+  std::optional<std::string> tls_key;
+  std::optional<std::string> tls_server_name;
   bool embedded = false;
   std::string device = "auto";  // of the embedded engine
   std::optional<double> timeout_seconds;
@@ -50,7 +55,8 @@ void AddBackendFlags(CLI::App& command, BackendFlags& flags);
 
 // UNAVAILABLE where no server is there; INVALID_ARGUMENT or NOT_FOUND for a device that is not there. The server is
 // --server, else the environment's FLASHBOB_SERVER, else 127.0.0.1:50051. Its token is the environment's
-// FLASHBOB_TOKEN: other users of a machine can see arguments.
+// FLASHBOB_TOKEN: other users of a machine can see arguments. TLS is spoken where a flag or the environment's
+// FLASHBOB_TLS_CA says so.
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const BackendFlags& flags);
 
 }  // namespace flashbob::cli

@@ -23,7 +23,8 @@ constexpr char kFooter[] = R"(Examples:
 
 `flashbob COMMAND --help` has more of them.
 
-Environment: FLASHBOB_SERVER, the server where --server is not given; FLASHBOB_TOKEN, a token that names the tenant.
+Environment: FLASHBOB_SERVER, the server where --server is not given; FLASHBOB_TOKEN, a token that names the tenant;
+FLASHBOB_TLS_CA, the authorities' certificates that a server over TLS is trusted by.
 
 Exit codes: 0 success; 1 the computation was refused or failed, or an error is over its bar; 2 wrong usage, or files
 or standard output that cannot be used;

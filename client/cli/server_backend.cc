@@ -120,10 +120,13 @@ class ServerBackend : public Backend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> ConnectToServer(const std::string& server, const std::string& token,
+absl::StatusOr<std::unique_ptr<Backend>> ConnectToServer(const std::string& server,
+                                                         const std::optional<client::TlsOptions>& tls,
+                                                         const std::string& token,
                                                          std::optional<std::chrono::nanoseconds> timeout) {
   client::ClientOptions options;
   options.server = server;
+  options.tls = tls;
   options.token = token;
   if (timeout.has_value()) {
     options.default_timeout = *timeout;

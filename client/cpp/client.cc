@@ -4,6 +4,9 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -35,7 +38,34 @@ class SystemClock : public Clock {
   void Sleep(nanoseconds duration, const Cancellation& cancellation) override { cancellation.WaitFor(duration); }
 };
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+absl::StatusOr<std::string> ReadPem(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file || text.find("-----BEGIN ") == std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ", or it holds nothing in PEM"));
+  }
+  return text;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(const std::optional<TlsOptions>& tls) {
+  if (!tls.has_value()) return grpc::InsecureChannelCredentials();
+  if (tls->certificate_file.empty() != tls->key_file.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("certificate_file is \"", tls->certificate_file,
+                                                   "\" and key_file \"", tls->key_file, "\"; each needs the other"));
+  }
+  grpc::SslCredentialsOptions options;
+  if (!tls->ca_file.empty()) {
+    FLASHBOB_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls->ca_file));
+  }
+  if (!tls->certificate_file.empty()) {
+    FLASHBOB_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem(tls->certificate_file));
+    FLASHBOB_ASSIGN_OR_RETURN(options.pem_private_key, ReadPem(tls->key_file));
+  }
+  return grpc::SslCredentials(options);
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -49,7 +79,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
   // Finds a server that fell silent while a call waits for it.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  if (options.tls.has_value() && !options.tls->server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls->server_name);
+  }
+  return grpc::CreateCustomChannel(options.server, credentials, arguments);
 }
 
 std::string RandomId() {
@@ -93,10 +126,10 @@ absl::Status CheckOptions(const ClientOptions& options) {
 // What all copies of a Client and its calls in flight share. Thread safety: all methods from any thread.
 class Client::Connection {
  public:
-  explicit Connection(ClientOptions options)
+  Connection(ClientOptions options, const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : options_(std::move(options)),
         clock_(options_.clock == nullptr ? std::make_shared<SystemClock>() : options_.clock),
-        channel_(MakeChannel(options_.server)),
+        channel_(MakeChannel(options_, credentials)),
         stub_(v1::AttentionService::NewStub(channel_)) {}
 
   absl::Status WaitUntilReady() {
@@ -193,7 +226,8 @@ Client::Client(std::shared_ptr<Connection> connection) : connection_(std::move(c
 absl::StatusOr<Client> Client::Connect(ClientOptions options) {
   FLASHBOB_RETURN_IF_ERROR(CheckOptions(options));
   const bool wait = options.connect_timeout > nanoseconds(0);
-  auto connection = std::make_shared<Connection>(std::move(options));
+  FLASHBOB_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, MakeCredentials(options.tls));
+  auto connection = std::make_shared<Connection>(std::move(options), credentials);
   if (wait) FLASHBOB_RETURN_IF_ERROR(connection->WaitUntilReady());
   return Client(std::move(connection));
 }

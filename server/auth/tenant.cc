@@ -35,31 +35,42 @@ std::shared_ptr<Tenant> Tenant::Create(Settings settings) {
 }
 
 absl::StatusOr<TenantHold> Tenant::Hold(int64_t bytes, int64_t requests) {
-  const int64_t max_bytes = settings_.max_bytes;
-  const int64_t max_in_flight = settings_.max_in_flight;
-  if (max_bytes > 0 && bytes > max_bytes) {
-    return Error(Reason::kTooLarge,
-                 absl::StrCat("this takes ", bytes, " bytes; tenant ", settings_.name, " may hold ", max_bytes),
-                 {{"needed_bytes", bytes}, {"limit_bytes", max_bytes}});
-  }
   {
     MutexLock lock(mutex_);
+    const int64_t max_bytes = settings_.max_bytes;
+    const int64_t max_in_flight = settings_.max_in_flight;
+    if (max_bytes > 0 && bytes > max_bytes) {
+      return Error(Reason::kTooLarge,
+                   absl::StrCat("this takes ", bytes, " bytes; tenant ", name_, " may hold ", max_bytes),
+                   {{"needed_bytes", bytes}, {"limit_bytes", max_bytes}});
+    }
     if (max_bytes > 0 && bytes > max_bytes - use_.bytes) {
       return RetryableError(Reason::kQuota,
-                            absl::StrCat("tenant ", settings_.name, " holds ", use_.bytes, " of ", max_bytes,
+                            absl::StrCat("tenant ", name_, " holds ", use_.bytes, " of ", max_bytes,
                                          " bytes; this takes ", bytes, " more"),
                             kRetryDelay, {{"used_bytes", use_.bytes}, {"limit_bytes", max_bytes}});
     }
     if (max_in_flight > 0 && requests > max_in_flight - use_.in_flight) {
       return RetryableError(
           Reason::kQuota,
-          absl::StrCat("tenant ", settings_.name, " has ", use_.in_flight, " requests in flight of ", max_in_flight),
+          absl::StrCat("tenant ", name_, " has ", use_.in_flight, " requests in flight of ", max_in_flight),
           kRetryDelay, {{"in_flight", use_.in_flight}, {"max_in_flight", max_in_flight}});
     }
     use_.bytes += bytes;
     use_.in_flight += requests;
   }
   return TenantHold(shared_from_this(), bytes, requests);
+}
+
+Tenant::Settings Tenant::settings() const {
+  MutexLock lock(mutex_);
+  return settings_;
+}
+
+void Tenant::Update(const Settings& settings) {
+  MutexLock lock(mutex_);
+  settings_ = settings;
+  settings_.name = name_;
 }
 
 Tenant::Use Tenant::GetUse() const {

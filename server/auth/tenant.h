@@ -55,7 +55,11 @@ class Tenant : public std::enable_shared_from_this<Tenant> {
 
   static std::shared_ptr<Tenant> Create(Settings settings);
 
-  const Settings& settings() const { return settings_; }
+  // As they are now.
+  Settings settings() const;
+  const std::string& name() const { return name_; }
+  // Changes all but the name. What is held stays held, also where that is more than is now allowed.
+  void Update(const Settings& settings);
 
   // RESOURCE_EXHAUSTED, QUOTA, where that is too much now; FAILED_PRECONDITION, TOO_LARGE, where it always is.
   absl::StatusOr<TenantHold> Hold(int64_t bytes, int64_t requests);
@@ -64,11 +68,12 @@ class Tenant : public std::enable_shared_from_this<Tenant> {
 
  private:
   friend class TenantHold;
-  explicit Tenant(Settings settings) : settings_(std::move(settings)) {}
+  explicit Tenant(Settings settings) : name_(settings.name), settings_(std::move(settings)) {}
   void GiveBack(int64_t bytes, int64_t requests) FLASHBOB_EXCLUDES(mutex_);
 
-  const Settings settings_;
+  const std::string name_;
   mutable Mutex mutex_;
+  Settings settings_ FLASHBOB_GUARDED_BY(mutex_);
   Use use_ FLASHBOB_GUARDED_BY(mutex_);
 };
 

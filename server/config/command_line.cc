@@ -18,7 +18,8 @@ constexpr char kExamples[] = R"(
 Examples:
   flashbob-server
       serve on 127.0.0.1:50051, metrics at http://127.0.0.1:9464/metrics
-  flashbob-server --listen 0.0.0.0:50051 --host-memory-bytes 16GiB --log-format json
+  flashbob-server --listen 0.0.0.0:50051 --tls-certificate server.pem --tls-key server.key --tenants-file tenants.txt
+      to the network, over TLS, for tenants with tokens
   flashbob-server --listen 127.0.0.1:0 --port-file /tmp/port --metrics-listen off
       take a free port and write its number to a file
   flashbob-server --devices cuda:2,cuda:3 --device-memory-bytes 64GiB
@@ -33,6 +34,12 @@ Exit codes: 0 stopped as told, 1 failed, 2 bad configuration.)";
 struct Flags {
   std::optional<std::string> config;
   std::optional<std::string> listen;
+  std::optional<std::string> listen_unix;
+  std::optional<std::string> tls_certificate;
+  std::optional<std::string> tls_key;
+  std::optional<std::string> tls_client_ca;
+  std::optional<std::string> tls_client_certificates;
+  bool allow_insecure = false;
   std::optional<std::string> metrics_listen;
   std::optional<std::string> devices;
   std::optional<int> threads;
@@ -54,8 +61,20 @@ struct Flags {
 void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--config", flags.config, "Settings in protobuf text format (server/config/config.proto)")
       ->type_name("FILE");
-  app.add_option("--listen", flags.listen, "Where to serve gRPC; port 0 takes a free one [127.0.0.1:50051]")
+  app.add_option("--listen", flags.listen, "Where to serve gRPC, or off; port 0 takes a free one [127.0.0.1:50051]")
       ->type_name("HOST:PORT");
+  app.add_option("--listen-unix", flags.listen_unix, "A unix domain socket to serve gRPC on besides")
+      ->type_name("PATH");
+  app.add_option("--tls-certificate", flags.tls_certificate,
+                 "The server's certificate chain, PEM; read when it changes")
+      ->type_name("FILE");
+  app.add_option("--tls-key", flags.tls_key, "Its private key, PEM")->type_name("FILE");
+  app.add_option("--tls-client-ca", flags.tls_client_ca, "Accept client certificates of these authorities, PEM")
+      ->type_name("FILE");
+  app.add_option("--tls-client-certificates", flags.tls_client_certificates,
+                 "required, or optional: a bearer token does as well [required]")
+      ->type_name("WHICH");
+  app.add_flag("--allow-insecure", flags.allow_insecure, "Allow clear text on an address that other machines reach");
   app.add_option("--metrics-listen", flags.metrics_listen, "Where to serve /metrics, or off [127.0.0.1:9464]")
       ->type_name("HOST:PORT");
   app.add_option("--devices", flags.devices,
@@ -112,6 +131,12 @@ absl::StatusOr<ServerOptions> OptionsOf(const Flags& flags) {
     FLASHBOB_ASSIGN_OR_RETURN(options, ApplyConfigFile(*flags.config, std::move(options)));
   }
   Override(options.listen, flags.listen);
+  Override(options.listen_unix, flags.listen_unix);
+  Override(options.tls.certificate, flags.tls_certificate);
+  Override(options.tls.key, flags.tls_key);
+  Override(options.tls.client_ca, flags.tls_client_ca);
+  Override(options.tls_client_certificates, flags.tls_client_certificates);
+  options.allow_insecure |= flags.allow_insecure;
   Override(options.metrics_listen, flags.metrics_listen);
   Override(options.devices, flags.devices);
   Override(options.threads, flags.threads);

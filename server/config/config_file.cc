@@ -39,6 +39,12 @@ absl::StatusOr<ServerOptions> ApplyConfigText(const std::string& name, const std
   if (config.has_max_lease_seconds()) options.max_lease_seconds = config.max_lease_seconds();
   if (config.has_server_name()) options.server_name = config.server_name();
   if (config.has_tenants_file()) options.tenants_file = config.tenants_file();
+  if (config.has_listen_unix()) options.listen_unix = config.listen_unix();
+  if (config.has_tls_certificate()) options.tls.certificate = config.tls_certificate();
+  if (config.has_tls_key()) options.tls.key = config.tls_key();
+  if (config.has_tls_client_ca()) options.tls.client_ca = config.tls_client_ca();
+  if (config.has_tls_client_certificates()) options.tls_client_certificates = config.tls_client_certificates();
+  if (config.has_allow_insecure()) options.allow_insecure = config.allow_insecure();
   if (config.has_max_queued_requests()) options.max_queued_requests = config.max_queued_requests();
   if (config.has_max_chunk_bytes()) options.max_chunk_bytes = config.max_chunk_bytes();
   if (config.has_grace_seconds()) options.grace_seconds = config.grace_seconds();

@@ -1,5 +1,6 @@
 #include "server/config/server_options.h"
 
+#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,7 +41,46 @@ absl::Status CheckListen(const char* name, const std::string& value) {
       absl::StrCat(name, " is \"", value, "\": ", std::string(parsed.status().message())));
 }
 
+absl::Status CheckListeners(ServerOptions& options) {
+  if (options.listen == "off") options.listen.clear();
+  if (!options.listen.empty()) FLASHBOB_RETURN_IF_ERROR(CheckListen("listen", options.listen));
+  if (options.listen.empty() && options.listen_unix.empty()) {
+    return absl::InvalidArgumentError("listen is \"off\" and listen_unix is not set: nobody could connect");
+  }
+  // What a socket's address holds.
+  if (options.listen_unix.size() > 107) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen_unix has ", options.listen_unix.size(), " characters; a socket's path has at most 107"));
+  }
+  const TlsPaths& tls = options.tls;
+  if (tls.certificate.empty() != tls.key.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("tls_certificate is \"", tls.certificate, "\" and tls_key \"",
+                                                   tls.key, "\"; each needs the other"));
+  }
+  if (tls.certificate.empty() && !tls.client_ca.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls_client_ca is \"", tls.client_ca, "\", but there is no tls_certificate"));
+  }
+  if (options.tls_client_certificates != "required" && options.tls_client_certificates != "optional") {
+    return absl::InvalidArgumentError(absl::StrCat("tls_client_certificates is \"", options.tls_client_certificates,
+                                                   "\"; it must be required or optional"));
+  }
+  if (options.listen.empty() || !tls.certificate.empty() || options.allow_insecure) return absl::OkStatus();
+  FLASHBOB_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(options.listen));
+  if (IsLoopback(address.host)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("listen is \"", options.listen,
+                   "\", which other machines reach, in clear text: set tls_certificate "
+                   "and tls_key (--tls-certificate, --tls-key), or allow_insecure (--allow-insecure)"));
+}
+
 }  // namespace
+
+bool IsLoopback(std::string_view host) {
+  if (host == "localhost" || host == "[::1]") return true;
+  in_addr address;
+  return inet_pton(AF_INET, std::string(host).c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
+}
 
 int64_t MaxMessageBytes(const ServerOptions& options) {
   return std::max(options.max_chunk_bytes, kMaxSpecBytes) + kMessageOverheadBytes;
@@ -85,7 +125,7 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
 }
 
 absl::StatusOr<ServerOptions> Resolve(ServerOptions options) {
-  FLASHBOB_RETURN_IF_ERROR(CheckListen("listen", options.listen));
+  FLASHBOB_RETURN_IF_ERROR(CheckListeners(options));
   if (options.metrics_listen == "off") options.metrics_listen.clear();
   if (!options.metrics_listen.empty()) {
     FLASHBOB_RETURN_IF_ERROR(CheckListen("metrics_listen", options.metrics_listen));

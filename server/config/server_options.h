@@ -8,13 +8,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/auth/tls_files.h"
 #include "server/base/event_log.h"
 
 namespace flashbob::server {
 
 // server/config/config.proto says what each is.
 struct ServerOptions {
-  std::string listen = "127.0.0.1:50051";
+  std::string listen = "127.0.0.1:50051";         // empty: none
+  std::string listen_unix;                        // path of a socket; empty: none
   std::string metrics_listen = "127.0.0.1:9464";  // empty: no metrics
   std::string devices = "auto";
   int threads = 0;
@@ -24,6 +26,9 @@ struct ServerOptions {
   double max_lease_seconds = 86400;
   std::string server_name = "flashbob";
   std::string tenants_file;  // empty: everybody is one tenant
+  TlsPaths tls;              // no certificate: clear text
+  std::string tls_client_certificates = "required";
+  bool allow_insecure = false;
   int64_t max_queued_requests = 256;
   int64_t max_chunk_bytes = 4 << 20;
   double grace_seconds = 30;
@@ -52,6 +57,9 @@ struct HostPort {
   int port = 0;
 };
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
+
+// Whether only this machine reaches it.
+bool IsLoopback(std::string_view host);
 
 // "4GiB", "512MiB", "64KiB", "4294967296": whole bytes, binary units.
 absl::StatusOr<int64_t> ParseBytes(std::string_view text);

@@ -169,7 +169,7 @@ void FairScheduler::Ready(const std::shared_ptr<Request>& request) {
   active_.emplace(request->ticket_, request);
   FairQueue::Job job;
   if (request->tenant_ != nullptr) {
-    job.tenant = request->tenant_->settings().name;
+    job.tenant = request->tenant_->name();
     job.weight = request->tenant_->settings().weight;
     job.priority = request->tenant_->settings().priority;
   }

@@ -25,10 +25,10 @@ Reactor* Answer(const CallEnvironment& environment, grpc::CallbackServerContext&
 }  // namespace
 
 AttentionServiceImpl::AttentionServiceImpl(const CallEnvironment& environment, ComputeEnvironment compute,
-                                           const TenantRegistry& tenants, const ServerInfo& info)
+                                           const Authenticator& authenticator, const ServerInfo& info)
     : environment_(environment),
       compute_(std::move(compute)),
-      tenants_(tenants),
+      authenticator_(authenticator),
       info_(info),
       id_prefix_(absl::StrFormat("server-%08x-", std::random_device()())) {}
 
@@ -84,9 +84,18 @@ grpc::ServerUnaryReactor* AttentionServiceImpl::GetServerInfo(grpc::CallbackServ
 
 absl::StatusOr<std::shared_ptr<Tenant>> AttentionServiceImpl::TenantOf(
     const grpc::CallbackServerContext& context) const {
+  Credentials credentials;
   const auto header = context.client_metadata().find("authorization");
-  if (header == context.client_metadata().end()) return tenants_.Authenticate(std::nullopt);
-  return tenants_.Authenticate(std::string_view(header->second.data(), header->second.size()));
+  if (header != context.client_metadata().end()) {
+    credentials.authorization = std::string_view(header->second.data(), header->second.size());
+  }
+  const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
+  if (peer != nullptr && peer->IsPeerAuthenticated()) {
+    for (const grpc::string_ref& name : peer->GetPeerIdentity()) {
+      credentials.certificate_names.emplace_back(name.data(), name.size());
+    }
+  }
+  return authenticator_.Authenticate(credentials);
 }
 
 std::string AttentionServiceImpl::NewRequestId() { return absl::StrCat(id_prefix_, next_id_.fetch_add(1)); }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "flashbob/v1/attention_service.grpc.pb.h"
-#include "server/auth/tenant_registry.h"
+#include "server/auth/authenticator.h"
 #include "server/service/call.h"
 #include "server/service/compute_call.h"
 #include "server/service/server_info.h"
@@ -16,8 +16,8 @@ namespace flashbob::server {
 // Thread safety: any thread. All that the environments name, and `info`, must outlive it.
 class AttentionServiceImpl final : public v1::AttentionService::CallbackService {
  public:
-  AttentionServiceImpl(const CallEnvironment& environment, ComputeEnvironment compute, const TenantRegistry& tenants,
-                       const ServerInfo& info);
+  AttentionServiceImpl(const CallEnvironment& environment, ComputeEnvironment compute,
+                       const Authenticator& authenticator, const ServerInfo& info);
 
   grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>* Compute(
       grpc::CallbackServerContext* context) override;
@@ -38,7 +38,7 @@ class AttentionServiceImpl final : public v1::AttentionService::CallbackService 
 
   const CallEnvironment environment_;
   const ComputeEnvironment compute_;
-  const TenantRegistry& tenants_;
+  const Authenticator& authenticator_;
   const ServerInfo& info_;
   const std::string id_prefix_;
   std::atomic<int64_t> next_id_ = 1;

@@ -121,7 +121,7 @@ void ComputeCall::DescribeLocked(LogFields& fields) {
   environment().metrics.CountRequest(operation_, status().code());
   if (status().ok()) environment().metrics.Observe(Stage::kSend, environment().clock.Now() - computed_at_);
   fields.emplace_back("request_id", request_id_);
-  fields.emplace_back("tenant", tenant_->settings().name);
+  fields.emplace_back("tenant", tenant_->name());
   if (operation_.has_value()) fields.emplace_back("operation", std::string(Name(*operation_)));
   if (!problem_.empty()) fields.emplace_back("problem", problem_);
   fields.emplace_back("received_bytes", upload_ == nullptr ? int64_t{0} : upload_->received_bytes());

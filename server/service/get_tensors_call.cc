@@ -58,7 +58,7 @@ void GetTensorsCall::CutIfIdleLocked(TimePoint now) {
 }
 
 void GetTensorsCall::DescribeLocked(LogFields& fields) {
-  fields.emplace_back("tenant", tenant_->settings().name);
+  fields.emplace_back("tenant", tenant_->name());
   fields.emplace_back("sent_bytes", sent_bytes_);
 }
 

@@ -59,7 +59,7 @@ void PutTensorsCall::CutIfIdleLocked(TimePoint now) {
 
 void PutTensorsCall::DescribeLocked(LogFields& fields) {
   fields.emplace_back("request_id", request_id_);
-  fields.emplace_back("tenant", tenant_->settings().name);
+  fields.emplace_back("tenant", tenant_->name());
   fields.emplace_back("received_bytes", upload_ == nullptr ? int64_t{0} : upload_->received_bytes());
 }
 

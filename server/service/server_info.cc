@@ -101,7 +101,7 @@ v1::GetServerInfoResponse ServerInfo::Now(const Tenant& tenant) const {
     memory.set_largest_free_bytes(use.memory.largest_free_bytes);
   }
   const Tenant::Use held = tenant.GetUse();
-  info.mutable_tenant()->set_name(tenant.settings().name);
+  info.mutable_tenant()->set_name(tenant.name());
   info.mutable_tenant()->set_max_bytes(tenant.settings().max_bytes);
   info.mutable_tenant()->set_used_bytes(held.bytes);
   info.mutable_tenant()->set_max_in_flight(tenant.settings().max_in_flight);

@@ -62,7 +62,7 @@ std::string TensorStore::Put(const Tenant& tenant, StoreRoom& room, Item item) {
   const int64_t bytes = HostMemoryPool::BlockBytes(item.bytes.bytes());
   Entry entry;
   entry.tenant = &tenant;
-  entry.once = absl::StrCat(tenant.settings().name, "\n", item.request_id, "\n", Name(item.info.name));
+  entry.once = absl::StrCat(tenant.name(), "\n", item.request_id, "\n", Name(item.info.name));
   entry.tensor = {std::move(item.info), std::make_shared<const HostBuffer>(std::move(item.bytes))};
   entry.hold = std::move(item.hold);
   entry.bytes = bytes;

@@ -92,7 +92,7 @@ std::map<TensorName, std::vector<std::byte>> OutputsOf(cli::Backend& backend, co
 }
 
 TEST_F(RealServerTest, EveryOperationGivesTheBitsThatTheEngineGivesInProcess) {
-  const auto remote = cli::ConnectToServer(address(), "", std::nullopt).value();
+  const auto remote = cli::ConnectToServer(address(), std::nullopt, "", std::nullopt).value();
   const auto embedded = cli::MakeEmbeddedBackend("cpu").value();
   for (flashbob::Operation operation : kAllOperations) {
     CaseSpec spec;
@@ -119,7 +119,7 @@ TEST_F(RealServerTest, EveryOperationGivesTheBitsThatTheEngineGivesInProcess) {
 }
 
 TEST_F(RealServerTest, TensorsOfManyChunksArriveWhole) {
-  const auto remote = cli::ConnectToServer(address(), "", std::nullopt).value();
+  const auto remote = cli::ConnectToServer(address(), std::nullopt, "", std::nullopt).value();
   const auto embedded = cli::MakeEmbeddedBackend("cpu").value();
   CaseSpec spec;
   spec.operation = flashbob::Operation::kForward;

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,9 +27,23 @@
 
 namespace flashbob::client {
 
+// How a server is reached over TLS. Files are read by Connect.
+struct TlsOptions {
+  // Authorities, in PEM, that may vouch for the server; empty: those that the system trusts.
+  std::string ca_file = {};
+  // The client's own certificate chain and its key, in PEM, for a server that asks for them; both or neither.
+  std::string certificate_file = {};
+  std::string key_file = {};
+  // The name that the server's certificate must hold; empty: the host in ClientOptions::server.
+  std::string server_name = {};
+};
+
 struct ClientOptions {
   std::string server = "127.0.0.1:50051";  // host:port, or any other target that gRPC knows (unix:/path)
-  // Names the tenant, where the server knows tenants: sent with every call, in the clear. Empty: none is sent.
+  // Nothing: clear text.
+  std::optional<TlsOptions> tls = std::nullopt;
+  // Names the tenant, where the server knows tenants: sent with every call, readable by the network unless there is
+  // TLS. Empty: none is sent.
   std::string token = {};
   // How long Connect waits for the connection; 0: it is made with the first call.
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds(10);
@@ -43,8 +58,8 @@ struct ClientOptions {
 
 class Client {
  public:
-  // INVALID_ARGUMENT for options that make no sense; UNAVAILABLE where the server refuses connections or does not
-  // answer in time: a server that is not there is not waited for.
+  // INVALID_ARGUMENT for options that make no sense and files that cannot be used; UNAVAILABLE where the server refuses
+  // connections or does not answer in time: a server that is not there is not waited for.
   static absl::StatusOr<Client> Connect(ClientOptions options);
 
   // Computes and waits. Besides the server's errors: INVALID_ARGUMENT, before anything is sent, for names that are no

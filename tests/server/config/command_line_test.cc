@@ -36,6 +36,26 @@ void ExpectContains(const std::string& text, std::initializer_list<std::string> 
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
 }
 
+TEST(CommandLineTest, ListenersAreOnlyOpenToOthersWithTlsOrByName) {
+  for (const char* address : {"127.0.0.1:1", "127.8.9.10:1", "localhost:1", "[::1]:1"}) {
+    EXPECT_TRUE(Parse({"--listen", address}).options.has_value()) << address;
+  }
+  for (const char* address : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "node:1", "127.0.0.1.example:1", "*:1"}) {
+    ExpectContains(ErrorOf({"--listen", address}), {address, "--tls-certificate", "--allow-insecure"});
+    EXPECT_TRUE(Parse({"--listen", address, "--allow-insecure"}).options.has_value()) << address;
+    EXPECT_TRUE(Parse({"--listen", address, "--tls-certificate", "c", "--tls-key", "k"}).options.has_value());
+  }
+  const CommandLine only_unix = Parse({"--listen", "off", "--listen-unix", "/run/flashbob"});
+  ASSERT_TRUE(only_unix.options.has_value()) << only_unix.text;
+  EXPECT_EQ(only_unix.options->listen, "");
+  ExpectContains(ErrorOf({"--listen", "off"}), {"listen_unix"});
+  ExpectContains(ErrorOf({"--listen-unix", std::string(108, 'x')}), {"108", "107"});
+  ExpectContains(ErrorOf({"--tls-certificate", "c"}), {"tls_certificate is \"c\"", "tls_key \"\""});
+  ExpectContains(ErrorOf({"--tls-client-ca", "a"}), {"tls_client_ca is \"a\""});
+  ExpectContains(ErrorOf({"--tls-certificate", "c", "--tls-key", "k", "--tls-client-certificates", "maybe"}),
+                 {"\"maybe\"", "required or optional"});
+}
+
 TEST(CommandLineTest, DefaultsAreComplete) {
   const CommandLine command_line = Parse({});
   ASSERT_TRUE(command_line.options.has_value()) << command_line.text;
