@@ -72,6 +72,12 @@ WireError Decode(const grpc::Status& status) {
 ComputeStream::ComputeStream(v1::AttentionService::Stub& stub)
     : context_(std::make_unique<grpc::ClientContext>()), stream_(stub.Compute(context_.get())) {}
 
+ComputeStream::ComputeStream(v1::AttentionService::Stub& stub, const std::string& token)
+    : context_(std::make_unique<grpc::ClientContext>()) {
+  context_->AddMetadata("authorization", "Bearer " + token);
+  stream_ = stub.Compute(context_.get());
+}
+
 ComputeStream::ComputeStream(v1::AttentionService::Stub& stub, std::chrono::milliseconds deadline)
     : context_(std::make_unique<grpc::ClientContext>()) {
   context_->set_deadline(std::chrono::system_clock::now() + deadline);

@@ -37,6 +37,8 @@ WireError Decode(const grpc::Status& status);
 class ComputeStream {
  public:
   explicit ComputeStream(v1::AttentionService::Stub& stub);
+  // As the tenant whose token this is.
+  ComputeStream(v1::AttentionService::Stub& stub, const std::string& token);
   // With a deadline so far from now.
   ComputeStream(v1::AttentionService::Stub& stub, std::chrono::milliseconds deadline);
   ~ComputeStream();

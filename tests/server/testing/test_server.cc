@@ -14,20 +14,39 @@ ServerOptions TestServer::DefaultOptions() {
   options.store_memory_bytes = 8 << 20;
   options.max_queued_requests = 8;
   options.max_chunk_bytes = 1 << 20;
+  options.log_level = LogLevel::kDebug;
   return options;
 }
 
 TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOptions& options)
     : TestServer(engine_options, options, steady_clock_) {}
 
-TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOptions& options, const Clock& clock)
-    : log_text_(std::make_shared<std::ostringstream>()),
-      log_(std::make_unique<EventLog>(LogLevel::kDebug, LogFormat::kText,
-                                      std::make_shared<spdlog::sinks::ostream_sink_mt>(*log_text_))) {
+TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOptions& options, const Clock& clock) {
   auto engine = std::make_unique<SteppedEngine>(engine_options);
   engine_ = engine.get();
+  std::vector<std::unique_ptr<Engine>> engines;
+  engines.push_back(std::move(engine));
+  Start(std::move(engines), options, clock);
+}
+
+std::unique_ptr<TestServer> TestServer::On(std::vector<std::unique_ptr<Engine>> engines, const ServerOptions& options) {
+  std::unique_ptr<TestServer> server(new TestServer(OwnEngines()));
+  server->Start(std::move(engines), options, server->steady_clock_);
+  return server;
+}
+
+std::unique_ptr<TestServer> TestServer::On(std::unique_ptr<Engine> engine, const ServerOptions& options) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  engines.push_back(std::move(engine));
+  return On(std::move(engines), options);
+}
+
+void TestServer::Start(std::vector<std::unique_ptr<Engine>> engines, const ServerOptions& options, const Clock& clock) {
+  log_text_ = std::make_shared<std::ostringstream>();
+  log_ = std::make_unique<EventLog>(options.log_level, LogFormat::kText,
+                                    std::make_shared<spdlog::sinks::ostream_sink_mt>(*log_text_));
   Server::Environment environment;
-  environment.engines.push_back(std::move(engine));
+  environment.engines = std::move(engines);
   environment.clock = &clock;
   environment.log = log_.get();
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(environment));
@@ -35,7 +54,9 @@ TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOption
   server_ = *std::move(server);
 }
 
-TestServer::~TestServer() { engine_->LetGo(); }
+TestServer::~TestServer() {
+  if (engine_ != nullptr) engine_->LetGo();
+}
 
 std::unique_ptr<v1::AttentionService::Stub> TestServer::Connect() const {
   const std::shared_ptr<grpc::Channel> channel = ConnectTo(server_->port());

@@ -1,4 +1,5 @@
-// TestServer: a Server in this process, on a free port, with a SteppedEngine and its log in memory.
+// TestServer: a Server in this process, on a free port, with a SteppedEngine or the test's own engines, its log in
+// memory.
 #ifndef FLASHBOB_TESTS_SERVER_TESTING_TEST_SERVER_H_
 #define FLASHBOB_TESTS_SERVER_TESTING_TEST_SERVER_H_
 
@@ -7,6 +8,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "server/server.h"
 #include "tests/server/testing/compute_client.h"
@@ -22,9 +24,12 @@ class TestServer {
   explicit TestServer(SteppedEngine::Options engine = {}, const ServerOptions& options = DefaultOptions());
   // On a clock of the test's, which must outlive the server.
   TestServer(SteppedEngine::Options engine, const ServerOptions& options, const Clock& clock);
+  static std::unique_ptr<TestServer> On(std::vector<std::unique_ptr<Engine>> engines, const ServerOptions& options);
+  static std::unique_ptr<TestServer> On(std::unique_ptr<Engine> engine, const ServerOptions& options);
   ~TestServer();
 
   Server& server() { return *server_; }
+  // Only where it was made here.
   SteppedEngine& engine() { return *engine_; }
   // A stub on a connection of its own.
   std::unique_ptr<v1::AttentionService::Stub> Connect() const;
@@ -35,10 +40,14 @@ class TestServer {
   testing::AssertionResult CleanAndServing();
 
  private:
+  struct OwnEngines {};
+  explicit TestServer(OwnEngines) {}
+  void Start(std::vector<std::unique_ptr<Engine>> engines, const ServerOptions& options, const Clock& clock);
+
   std::shared_ptr<std::ostringstream> log_text_;
   std::unique_ptr<EventLog> log_;
   const SteadyClock steady_clock_;
-  SteppedEngine* engine_ = nullptr;  // the server's
+  SteppedEngine* engine_ = nullptr;  // the server's; null where the test brought its own
   std::unique_ptr<Server> server_;
 };
 
