@@ -76,8 +76,9 @@ TensorCoreKernels TensorCoreOf(DType dtype, int64_t dim) {
       return {.general = &mma::GeneralBFloat16Dim256, .finish = &mma::FinishFragmentsBFloat16};
     case DType::kFloat16:
       return {.general = &mma::GeneralFloat16Dim256, .finish = &mma::FinishFragmentsFloat16};
-    case DType::kFloat32:
     case DType::kFloat64:
+      return {.general = &mma::GeneralFloat64Dim64, .finish = &mma::FinishFragmentsFloat64};
+    case DType::kFloat32:
       return {.general = dim <= 64 ? &mma::GeneralTf32Dim64 : &mma::GeneralTf32Dim128,
               .finish = &mma::FinishFragmentsTf32};
   }
@@ -105,7 +106,7 @@ std::optional<PassKernel> FirstThatFits(const Candidates& candidates, const Devi
 bool Tf32Serves(const AttentionProblem& problem) {
   constexpr int64_t kKeysOfARow = 64;
   const ProblemOptions& options = problem.options();
-  if (!problem.allow_tf32() || problem.dtype() != DType::kFloat32) return false;
+  if (!problem.allow_tf32()) return false;
   if (problem.total_keys() < kKeysOfARow * std::max<int64_t>(1, problem.batch())) return false;
   const bool open = options.window_left < 0 || options.window_right < 0;
   return open || options.window_left >= kKeysOfARow - options.window_right;
@@ -114,12 +115,12 @@ bool Tf32Serves(const AttentionProblem& problem) {
 // Whether the tensor-core kernels take a problem: one of their buckets, and a scale that keeps -inf masked scores at
 // -inf in fp32.
 bool TensorCoresServe(const AttentionProblem& problem) {
-  const bool half = problem.dtype() == DType::kBFloat16 || problem.dtype() == DType::kFloat16;
   const int64_t dim = std::max(problem.head_dim(), problem.value_dim());
+  const int64_t widest = problem.dtype() == DType::kFloat64 ? 64 : problem.dtype() == DType::kFloat32 ? 128 : 256;
+  if (dim > widest || (problem.dtype() == DType::kFloat32 && !Tf32Serves(problem))) return false;
   // Rows of a head are this far apart at most, in elements; kernels count the bytes in 32 bits.
   const int64_t pitch = problem.layout() == Layout::kBHND ? dim : problem.heads() * dim;
-  return (half ? dim <= 256 : Tf32Serves(problem) && dim <= 128) && problem.scale() > 1e-30 && problem.scale() < 1e30 &&
-         pitch < (int64_t{1} << 26);
+  return problem.scale() > 1e-30 && problem.scale() < 1e30 && pitch < (int64_t{1} << 26);
 }
 
 // A row of n visible keys has P about 1/n; fp16's normal range ends at 2^-14. The shift brings 1/n to 2^-10, and no

@@ -46,13 +46,13 @@ struct ColumnsConfig : Tiles {
   static constexpr int kDim = kHeadDim;
   static constexpr int kThreads = 32 * Tiles::kWarps;
   static constexpr int kKeys = 16 * Tiles::kTilesM * Tiles::kWarps / Tiles::kSplit;
-  static constexpr int kPitch = kDim * static_cast<int>(sizeof(T)) + kPadding;
-  static constexpr int kScorePitch = Tiles::kQueries * static_cast<int>(sizeof(T)) + kPadding;
+  static constexpr int kPitch = kDim * static_cast<int>(sizeof(T)) + kPadding<T>;
+  static constexpr int kScorePitch = Tiles::kQueries * static_cast<int>(sizeof(T)) + kScorePadding;
   static constexpr uint32_t kKeyBytes = kKeys * kPitch;
   static constexpr uint32_t kQueryBytes = Tiles::kQueries * kPitch;
   static constexpr uint32_t kScoreBytes = kKeys * kScorePitch;
   static constexpr bool kSharedX = Tiles::kSplit > 1;  // X and P pass through shared memory
-  static_assert(!(kSharedX && kIsTf32<T>), "left operands of TF32 come in the order of fragments");
+  static_assert(!kSharedX || sizeof(T) == 2, "left operands of wider types come in the order of fragments");
   // Shared memory: keys; scores; then a stage, once or twice: queries and their scalars (lse, d, c, r: kQueries each).
   static constexpr uint32_t kK = 0;
   static constexpr uint32_t kV = kK + kKeyBytes;
@@ -67,11 +67,14 @@ struct ColumnsConfig : Tiles {
   static constexpr uint32_t kTq = kDo + (Term::kDo ? kQueryBytes : 0);
   static constexpr uint32_t kTdo = kTq + (Term::kTq ? kQueryBytes : 0);
   static constexpr uint32_t kScalars = kTdo + (Term::kTdo ? kQueryBytes : 0);
-  static constexpr uint32_t kStageBytes = kScalars + 4 * Tiles::kQueries * sizeof(float) - kQ;
+  static constexpr uint32_t kStageBytes = kScalars + 4 * Tiles::kQueries * sizeof(RealOf<T>) - kQ;
   static constexpr size_t kSharedBytes = kQ + Tiles::kStages * kStageBytes;
   static constexpr size_t kStateBytes =
-      static_cast<size_t>(kThreads) * Tiles::kTilesM * kDim / Tiles::kSplit * sizeof(float);
-  static constexpr double kFlopsPerSm = kIsTf32<T> ? (kDim <= 64 ? 0.56e12 : 0.36e12) : kGeneral ? 1.3e12 : 2.1e12;
+      static_cast<size_t>(kThreads) * Tiles::kTilesM * kDim / Tiles::kSplit * sizeof(RealOf<T>);
+  static constexpr double kFlopsPerSm = kIsDouble<T> ? 0.12e12
+                                        : kIsTf32<T> ? (kDim <= 64 ? 0.56e12 : 0.26e12)
+                                        : kGeneral   ? 1.3e12
+                                                     : 2.1e12;
 };
 
 // The sizes that are built, as measured on an H200. `Compact` ones fit the 99 KB of shared memory of an 8.6 or 8.9.
@@ -86,6 +89,7 @@ template <int kDim>
 using CompactTiles =
     std::conditional_t<kDim <= 64, ColumnTiles<4, 1, 1, 32, 1, 32, 16, 1>, ColumnTiles<4, 1, 1, 16, 1, 16, 32, 1>>;
 using Dim256Tiles = ColumnTiles<8, 1, 2, 32, 1, 32, 32, 1>;
+using Float64Tiles = ColumnTiles<4, 1, 1, 16, 1, 16, 16, 1>;  // D = 64
 template <int kDim>
 using Tf32Tiles =
     std::conditional_t<kDim <= 64, ColumnTiles<8, 1, 1, 32, 1, 16, 16, 1>, ColumnTiles<4, 1, 1, 16, 1, 16, 32, 1>>;

@@ -32,6 +32,7 @@ namespace flashbob::cuda::mma {
 template <typename Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(__grid_constant__ const PassArgs args) {
   using T = typename Config::T;
+  using Real = RealOf<T>;
   using Term = typename Config::Term;
   constexpr int kDim = Config::kDim;
   constexpr int kThreads = Config::kThreads;
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
   constexpr int kColumnTiles = kDim / Config::kSplit / 8;  // and across its gV and gK
   constexpr bool kGeneral = Config::kGeneral;
   constexpr int kSize = sizeof(T);
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t base = tile::SharedAddress(shared);
 
   int64_t slot;
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
   QueryLoader do_loader;
   QueryLoader tq_loader;
   QueryLoader tdo_loader;
-  const float* scalar_source = nullptr;  // this thread's of the head's first row
+  const Real* scalar_source = nullptr;  // this thread's of the head's first row
   int32_t loaded_head = -1;
   const auto load_queries = [&](uint32_t stage) {
     if (cursor.head != loaded_head) {
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
       if constexpr (Term::kTdo) {
         tdo_loader = QueryLoader(args.tdo, item.probe, batch, loaded_head, query_start, args.value_dim);
       }
-      scalar_source = static_cast<const float*>(args.row_scalars.data) +
+      scalar_source = static_cast<const Real*>(args.row_scalars.data) +
                       4 * RowOffset(args.row_scalars, item.probe, batch, loaded_head, query_start) + threadIdx.x;
     }
     q_loader.Load(base + stage + Config::kQ, cursor.query0, query_len, alignment);
@@ -116,28 +117,34 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
       if (row >= kQueries) break;
       const int to = which * kQueries + row;
       if (cursor.query0 + row < query_len) {
-        tile::CopyAsync4(base + stage + Config::kScalars + to * 4, scalar_source + cursor.query0 * 4 + first);
+        const uint32_t there = base + stage + Config::kScalars + to * static_cast<int>(sizeof(Real));
+        const Real* const from = scalar_source + cursor.query0 * 4 + first;
+        if constexpr (kIsDouble<T>) {
+          tile::CopyAsync8(there, from);
+        } else {
+          tile::CopyAsync4(there, from);
+        }
       } else {
-        reinterpret_cast<float*>(shared + stage + Config::kScalars)[to] =
-            which == 0 ? INFINITY : 0.0f;  // P = 0 in rows past the end
+        reinterpret_cast<Real*>(shared + stage + Config::kScalars)[to] =
+            which == 0 ? Real(INFINITY) : Real(0);  // P = 0 in rows past the end
       }
     }
     tile::CommitCopies();
   };
   if (!cursor.done()) load_queries(0);
 
-  Sums<kM, kColumnTiles> gk;
-  Sums<kM, kColumnTiles> gv;
+  Sums<Real, kM, kColumnTiles> gk;
+  Sums<Real, kM, kColumnTiles> gv;
   if (segment.resumes) {
-    float* const state = LoadState<kThreads, kM, kColumnTiles>(StateOf(args, slot, Config::kStateBytes), gk);
-    LoadState<kThreads, kM, kColumnTiles>(state, gv);
+    Real* const state = LoadState<kThreads>(StateOf<Real>(args, slot, Config::kStateBytes), gk);
+    LoadState<kThreads>(state, gv);
   } else {
-    Clear<kM, kColumnTiles>(gk);
-    Clear<kM, kColumnTiles>(gv);
+    Clear(gk);
+    Clear(gv);
   }
 
-  const auto scale = static_cast<float>(args.scale);
-  const float scale2 = scale * kLog2E;
+  const auto scale = static_cast<Real>(args.scale);
+  const Real scale2 = scale * kLog2E<Real>;
   const TileMask tile_mask(mask);
   // Keys past the end have garbage P: their block is masked in every tile. Queries past the end have P = 0 anyway.
   IndexRange unmasked;
@@ -148,15 +155,15 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
   const int part = lane.warp % Config::kSplit;
   const int warp_query = part * kTiles * 8;         // of scores
   const int warp_column = part * kColumnTiles * 8;  // of gV and gK
-  const uint32_t key_left = base + PlainOffset<kPitch>(lane) + warp_row * kPitch;
+  const uint32_t key_left = base + PlainOffset<T, kPitch>(lane) + warp_row * kPitch;
   const uint32_t key_right = base + TransposedRightOffset<T, kPitch>(lane);
   const uint32_t score_store = base + (warp_row + lane.g) * kScorePitch + (warp_query + lane.t * 2) * kSize;
-  const uint32_t score_left = base + PlainOffset<kScorePitch>(lane) + warp_row * kScorePitch;  // of gV and gK
-  const uint32_t score_left_transposed = base + TransposedLeftOffset<T, kScorePitch>(lane);    // of gQ
+  const uint32_t score_left = base + PlainOffset<T, kScorePitch>(lane) + warp_row * kScorePitch;  // of gV and gK
+  const uint32_t score_left_transposed = base + TransposedLeftOffset<T, kScorePitch>(lane);       // of gQ
   const int32_t my_key = key0 + warp_row + lane.g;
   // This lane's place in the sums of gQ, of the sequence's first head.
-  const FragmentSums gq_sums(args, item, mask.query_len);
-  float* const gq_lane = gq_sums.Head(0) + lane.lane * 4;
+  const FragmentSums<Real> gq_sums(args, item, mask.query_len);
+  Real* const gq_lane = gq_sums.Head(0) + lane.lane * 4;
   uint32_t stage = 0;
 
   while (!cursor.done()) {
@@ -164,9 +171,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     __syncthreads();  // this tile is there, and every warp is done with the last Y and Z
     const int32_t head = cursor.head;
     const int32_t query0 = cursor.query0;
-    const uint32_t query_right = base + stage + CrossedOffset<kPitch>(lane) + warp_query * kPitch;
+    const uint32_t query_right = base + stage + CrossedOffset<T, kPitch>(lane) + warp_query * kPitch;
     const uint32_t transposed_right = base + stage + TransposedRightOffset<T, kPitch>(lane) + warp_column * kSize;
-    const float* const scalars = reinterpret_cast<const float*>(shared + stage + Config::kScalars) + warp_query;
+    const Real* const scalars = reinterpret_cast<const Real*>(shared + stage + Config::kScalars) + warp_query;
     const auto load_next = [&] {
       cursor.Next();
       if constexpr (Config::kStages == 2) stage ^= Config::kStageBytes;
@@ -175,24 +182,24 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     if constexpr (Config::kStages == 2) load_next();
 
     // S and G, which share Q.
-    Sums<kM, kTiles> s;
-    Sums<Term::kG ? kM : 1, Term::kG ? kTiles : 1> g;
-    Clear<kM, kTiles>(s);
-    if constexpr (Term::kG) Clear<kM, kTiles>(g);
+    Sums<Real, kM, kTiles> s;
+    Sums<Real, Term::kG ? kM : 1, Term::kG ? kTiles : 1> g;
+    Clear(s);
+    if constexpr (Term::kG) Clear(g);
     const auto add_scores = [&](auto with_tq, auto with_tk) {
 #pragma unroll
       for (int d = 0; d < kDim / kStep<T>; ++d) {
-        uint32_t k[kM][4];
-        uint32_t tk[kM][4];
+        Operand<T> k[kM];
+        Operand<T> tk[kM];
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          LoadOperand<T>(k[m], key_left + Config::kK + m * 16 * kPitch + d * 32);
-          if constexpr (with_tk.value) LoadOperand<T>(tk[m], key_left + Config::kTk + m * 16 * kPitch + d * 32);
+          LoadOperand<T, kPitch>(k[m], key_left + Config::kK + m * 16 * kPitch + d * 32);
+          if constexpr (with_tk.value) LoadOperand<T, kPitch>(tk[m], key_left + Config::kTk + m * 16 * kPitch + d * 32);
         }
 #pragma unroll
         for (int n = 0; n < kTiles; n += 2) {
-          uint32_t q[4];
-          LoadOperand<T>(q, query_right + Config::kQ + n * 8 * kPitch + d * 32);
+          Operand<T> q;
+          LoadOperand<T, kPitch>(q, query_right + Config::kQ + n * 8 * kPitch + d * 32);
 #pragma unroll
           for (int m = 0; m < kM; ++m) MultiplyPair<T>(s[m][n], s[m][n + 1], k[m], q);
           if constexpr (with_tk.value) {
@@ -200,8 +207,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
             for (int m = 0; m < kM; ++m) MultiplyPair<T>(g[m][n], g[m][n + 1], tk[m], q);
           }
           if constexpr (with_tq.value) {
-            uint32_t tq[4];
-            LoadOperand<T>(tq, query_right + Config::kTq + n * 8 * kPitch + d * 32);
+            Operand<T> tq;
+            LoadOperand<T, kPitch>(tq, query_right + Config::kTq + n * 8 * kPitch + d * 32);
 #pragma unroll
             for (int m = 0; m < kM; ++m) MultiplyPair<T>(g[m][n], g[m][n + 1], k[m], tq);
           }
@@ -213,18 +220,18 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     });
 
     // dP and H, which share dO. Their sums begin at -D and -r.
-    Sums<kM, kTiles> h;
-    Sums<Term::kG ? kM : 1, Term::kG ? kTiles : 1> dp;
+    Sums<Real, kM, kTiles> h;
+    Sums<Real, Term::kG ? kM : 1, Term::kG ? kTiles : 1> dp;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const float2 r = *reinterpret_cast<const float2*>(scalars + 3 * kQueries + n * 8 + lane.t * 2);
+      const Pair<Real> r = *reinterpret_cast<const Pair<Real>*>(scalars + 3 * kQueries + n * 8 + lane.t * 2);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         h[m][n][0] = h[m][n][2] = -r.x;
         h[m][n][1] = h[m][n][3] = -r.y;
       }
       if constexpr (Term::kG) {
-        const float2 d = *reinterpret_cast<const float2*>(scalars + kQueries + n * 8 + lane.t * 2);
+        const Pair<Real> d = *reinterpret_cast<const Pair<Real>*>(scalars + kQueries + n * 8 + lane.t * 2);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           dp[m][n][0] = dp[m][n][2] = -d.x;
@@ -235,20 +242,20 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     const auto add_value_scores = [&](auto with_g, auto with_tv, auto with_tdo) {
 #pragma unroll
       for (int d = 0; d < kDim / kStep<T>; ++d) {
-        uint32_t v[kM][4];
-        uint32_t tv[kM][4];
+        Operand<T> v[kM];
+        Operand<T> tv[kM];
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           if constexpr (with_g.value || with_tdo.value) {
-            LoadOperand<T>(v[m], key_left + Config::kV + m * 16 * kPitch + d * 32);
+            LoadOperand<T, kPitch>(v[m], key_left + Config::kV + m * 16 * kPitch + d * 32);
           }
-          if constexpr (with_tv.value) LoadOperand<T>(tv[m], key_left + Config::kTv + m * 16 * kPitch + d * 32);
+          if constexpr (with_tv.value) LoadOperand<T, kPitch>(tv[m], key_left + Config::kTv + m * 16 * kPitch + d * 32);
         }
 #pragma unroll
         for (int n = 0; n < kTiles; n += 2) {
           if constexpr (with_g.value || with_tv.value) {
-            uint32_t dout[4];
-            LoadOperand<T>(dout, query_right + Config::kDo + n * 8 * kPitch + d * 32);
+            Operand<T> dout;
+            LoadOperand<T, kPitch>(dout, query_right + Config::kDo + n * 8 * kPitch + d * 32);
             if constexpr (with_g.value) {
 #pragma unroll
               for (int m = 0; m < kM; ++m) MultiplyPair<T>(dp[m][n], dp[m][n + 1], v[m], dout);
@@ -259,8 +266,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
             }
           }
           if constexpr (with_tdo.value) {
-            uint32_t tdo[4];
-            LoadOperand<T>(tdo, query_right + Config::kTdo + n * 8 * kPitch + d * 32);
+            Operand<T> tdo;
+            LoadOperand<T, kPitch>(tdo, query_right + Config::kTdo + n * 8 * kPitch + d * 32);
 #pragma unroll
             for (int m = 0; m < kM; ++m) MultiplyPair<T>(h[m][n], h[m][n + 1], v[m], tdo);
           }
@@ -281,9 +288,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     }
 
     if (query0 < unmasked.begin || query0 + kQueries > unmasked.end) {
-      ForEach<kM, kTiles>(s, [&](int m, int n, int i, float& element) {
+      ForEach(s, [&](int m, int n, int i, Real& element) {
         if (!tile_mask.Visible(query0 + warp_query + n * 8 + lane.t * 2 + i % 2, my_key + m * 16 + i / 2 * 8)) {
-          element = -INFINITY;
+          element = -Real(INFINITY);
         }
       });
     }
@@ -297,27 +304,28 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     const auto make_operands = [&](auto with_g) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        const float2 lse = *reinterpret_cast<const float2*>(scalars + n * 8 + lane.t * 2);
-        float2 c;
-        if constexpr (with_g.value) c = *reinterpret_cast<const float2*>(scalars + 2 * kQueries + n * 8 + lane.t * 2);
+        const Pair<Real> lse = *reinterpret_cast<const Pair<Real>*>(scalars + n * 8 + lane.t * 2);
+        Pair<Real> c;
+        if constexpr (with_g.value)
+          c = *reinterpret_cast<const Pair<Real>*>(scalars + 2 * kQueries + n * 8 + lane.t * 2);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const float p0 = tile::Exp2(s[m][n][half * 2] * scale2 - lse.x);
-            const float p1 = tile::Exp2(s[m][n][half * 2 + 1] * scale2 - lse.y);
+            const Real p0 = tile::Exp2(s[m][n][half * 2] * scale2 - lse.x);
+            const Real p1 = tile::Exp2(s[m][n][half * 2 + 1] * scale2 - lse.y);
             const uint32_t to = score_store + (m * 16 + half * 8) * kScorePitch + n * 8 * kSize;
-            float y0 = p0 * h[m][n][half * 2];
-            float y1 = p1 * h[m][n][half * 2 + 1];
+            Real y0 = p0 * h[m][n][half * 2];
+            Real y1 = p1 * h[m][n][half * 2 + 1];
             if constexpr (Term::kTdo) {
               SetLeft<T>(p[m], n, half, p0, p1);
               if constexpr (Config::kSharedX) StoreLeft<T>(to + Config::kP, p[m], n, half);
             }
             if constexpr (with_g.value) {
-              const float g0 = g[m][n][half * 2] * scale - c.x;
-              const float g1 = g[m][n][half * 2 + 1] * scale - c.y;
-              const float z0 = p0 * dp[m][n][half * 2];
-              const float z1 = p1 * dp[m][n][half * 2 + 1];
+              const Real g0 = g[m][n][half * 2] * scale - c.x;
+              const Real g1 = g[m][n][half * 2 + 1] * scale - c.y;
+              const Real z0 = p0 * dp[m][n][half * 2];
+              const Real z1 = p1 * dp[m][n][half * 2 + 1];
               y0 += z0 * g0;
               y1 += z1 * g1;
               SetLeft<T>(x[m], n, half, p0 * g0, p1 * g1);
@@ -336,22 +344,22 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
     if constexpr (Config::kSharedX) __syncthreads();  // P, X, Y and Z are there
     // sum += left^T right over the queries of step j: the left operand is this warp's own fragments, or all warps' from
     // shared memory.
-    const auto add = [&](Sums<kM, kColumnTiles>& sum, const Operands(&own)[kM], uint32_t shared_tile,
+    const auto add = [&](Sums<Real, kM, kColumnTiles>& sum, const Operands(&own)[kM], uint32_t shared_tile,
                          uint32_t right_tile, int j) {
-      uint32_t left[kM][4];
+      Operand<T> left[kM];
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         if constexpr (Config::kSharedX) {
-          LoadOperand<T>(left[m], score_left + shared_tile + m * 16 * kScorePitch + j * 32);
+          LoadOperand<T, kPitch>(left[m], score_left + shared_tile + m * 16 * kScorePitch + j * 32);
         } else {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) left[m][i] = own[m][j][i];
+          for (int i = 0; i < static_cast<int>(std::extent_v<Operand<T>>); ++i) left[m][i] = own[m][j][i];
         }
       }
 #pragma unroll
       for (int n = 0; n < kColumnTiles; n += 2) {
-        uint32_t right[4];
-        LoadTransposedRight<T, kPitch>(right, transposed_right + right_tile + j * kStep<T> * kPitch + n * 8 * kSize);
+        Operand<T> right;
+        LoadTransposedRight<T, kPitch>(right, transposed_right + right_tile + StepRow<T>(j) * kPitch + n * 8 * kSize);
 #pragma unroll
         for (int m = 0; m < kM; ++m) MultiplyPair<T>(sum[m][n], sum[m][n + 1], left[m], right);
       }
@@ -398,7 +406,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
           item.block == 0 ? TileRange{} : QueryTiles(mask, item.block - 1, Config::kKeys, kQueries);
       AwaitTurn(turn, item.block, tile_index >= previous.begin && tile_index < previous.end);
     }
-    float* const to = gq_lane + (gq_sums.head_stride * head + gq_sums.RowBlock(query0 / 16));
+    Real* const to = gq_lane + (gq_sums.head_stride * head + gq_sums.RowBlock(query0 / 16));
     constexpr int kPieceM = Config::kPieceM / 16;
     constexpr int kPieceN = Config::kPieceN / 8;
     constexpr int kPieces = kQueries / Config::kPieceM * (kDim / Config::kPieceN);
@@ -408,23 +416,23 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
       const int piece = round * Config::kWarps + lane.warp;
       const int row = piece / (kDim / Config::kPieceN) * Config::kPieceM;
       const int column = piece % (kDim / Config::kPieceN) * Config::kPieceN;
-      Sums<kPieceM, kPieceN> gq;
-      Clear<kPieceM, kPieceN>(gq);
+      Sums<Real, kPieceM, kPieceN> gq;
+      Clear(gq);
       const auto add_gq = [&](auto with_tk) {
 #pragma unroll
         for (int j = 0; j < Config::kKeys / kStep<T>; ++j) {
 #pragma unroll
           for (int term = 0; term < (with_tk.value ? 2 : 1); ++term) {
             const uint32_t left_at = score_left_transposed + (term == 0 ? Config::kY : Config::kZ) +
-                                     j * kStep<T> * kScorePitch + row * kSize;
+                                     StepRow<T>(j) * kScorePitch + row * kSize;
             const uint32_t right_at =
-                key_right + (term == 0 ? Config::kK : Config::kTk) + j * kStep<T> * kPitch + column * kSize;
-            uint32_t left[kPieceM][4];
+                key_right + (term == 0 ? Config::kK : Config::kTk) + StepRow<T>(j) * kPitch + column * kSize;
+            Operand<T> left[kPieceM];
 #pragma unroll
             for (int m = 0; m < kPieceM; ++m) LoadTransposedLeft<T, kScorePitch>(left[m], left_at + m * 16 * kSize);
 #pragma unroll
             for (int n = 0; n < kPieceN; n += 2) {
-              uint32_t right[4];
+              Operand<T> right;
               LoadTransposedRight<T, kPitch>(right, right_at + n * 8 * kSize);
 #pragma unroll
               for (int m = 0; m < kPieceM; ++m) MultiplyPair<T>(gq[m][n], gq[m][n + 1], left[m], right);
@@ -437,7 +445,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
       const bool inside = query0 + kQueries <= query_len && args.head_dim == kDim;
 #pragma unroll
       for (int m = 0; m < kPieceM; ++m) {
-        float* const to_row = to + gq_sums.RowBlock(row / 16 + m) + column / 8 * kFragmentElements;
+        Real* const to_row = to + gq_sums.RowBlock(row / 16 + m) + column / 8 * kFragmentElements;
 #pragma unroll
         for (int n = 0; n < kPieceN; ++n) {
           if (inside || (query0 + row + m * 16 < query_len && column + n * 8 < args.head_dim)) {
@@ -451,11 +459,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
 
   tile::WaitCopies<0>();
   if (segment.suspends) {
-    float* const state = SaveState<kThreads, kM, kColumnTiles>(StateOf(args, slot, Config::kStateBytes), gk);
-    SaveState<kThreads, kM, kColumnTiles>(state, gv);
+    Real* const state = SaveState<kThreads>(StateOf<Real>(args, slot, Config::kStateBytes), gk);
+    SaveState<kThreads>(state, gv);
     return;
   }
-  const float unshift = exp2f(-static_cast<float>(args.power_shift));
+  const Real unshift = exp2(-static_cast<Real>(args.power_shift));
 #pragma unroll
   for (int row = 0; row < 2 * kM; ++row) {
     const int32_t key = my_key + row * 8;
@@ -467,8 +475,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Columns(
 #pragma unroll
     for (int n = 0; n < kColumnTiles; ++n) {
       const int32_t column = warp_column + n * 8 + lane.t * 2;
-      const float(&k_sum)[4] = gk[row / 2][n];
-      const float(&v_sum)[4] = gv[row / 2][n];
+      const Real(&k_sum)[4] = gk[row / 2][n];
+      const Real(&v_sum)[4] = gv[row / 2][n];
       if (args.gk.data != nullptr && column < args.head_dim) {
         StorePair<T>(args.gk.data, at_row(args.gk) + column, k_sum[half] * unshift * scale,
                      k_sum[half + 1] * unshift * scale, args.head_dim - column, unaligned);

@@ -14,14 +14,16 @@ constexpr int kFinishRows = 16;
 template <typename T>
 __global__ void __launch_bounds__(kFinishThreads) FinishFragments(__grid_constant__ const PassArgs args) {
   const Item item = ItemAt<Side::kQuery>(args, args.item_begin + blockIdx.x, kFinishRows);
-  const FragmentSums sums(args, item, item.sequence.mask.query_len);
-  const float* block = sums.Head(item.head) + sums.RowBlock(item.block);
-  const float factor = static_cast<float>(args.scale) * exp2f(-static_cast<float>(args.power_shift));
+  using Real = RealOf<T>;
+  const FragmentSums<Real> sums(args, item, item.sequence.mask.query_len);
+  const Real* block = sums.Head(item.head) + sums.RowBlock(item.block);
+  const auto factor = static_cast<Real>(args.scale * exp2(-static_cast<double>(args.power_shift)));
   const int32_t row0 = item.block * kFinishRows;
   const auto query_len = static_cast<int32_t>(item.sequence.mask.query_len);
   const int64_t at = RowOffset(args.gq, item.probe, item.sequence.index, item.head, item.sequence.query_start + row0);
   for (int i = static_cast<int>(threadIdx.x); i < (args.head_dim + 7) / 8 * 32; i += kFinishThreads) {
-    const float4 x = *reinterpret_cast<const float4*>(block + i * 4);
+    const auto x = reinterpret_cast<const Pair<Real>*>(block)[i * 2];
+    const auto y = reinterpret_cast<const Pair<Real>*>(block)[i * 2 + 1];
     const int32_t row = i % 32 / 4;
     const int32_t column = i / 32 * 8 + i % 4 * 2;
     const int32_t columns_left = args.head_dim - column;
@@ -31,7 +33,7 @@ __global__ void __launch_bounds__(kFinishThreads) FinishFragments(__grid_constan
                    args.row_alignment < 16);
     }
     if (row0 + row + 8 < query_len) {
-      StorePair<T>(args.gq.data, at + (row + 8) * args.gq.row + column, x.z * factor, x.w * factor, columns_left,
+      StorePair<T>(args.gq.data, at + (row + 8) * args.gq.row + column, y.x * factor, y.y * factor, columns_left,
                    args.row_alignment < 16);
     }
   }
@@ -52,6 +54,12 @@ const PassKernel& FinishFragmentsBFloat16() {
 const PassKernel& FinishFragmentsFloat16() {
   static const PassKernel kernel =
       FinishKernel("finish, fp16", reinterpret_cast<const void*>(&FinishFragments<__half>));
+  return kernel;
+}
+
+const PassKernel& FinishFragmentsFloat64() {
+  static const PassKernel kernel =
+      FinishKernel("finish, fp64", reinterpret_cast<const void*>(&FinishFragments<double>));
   return kernel;
 }
 

@@ -5,8 +5,8 @@
 //     online softmax in base 2, P packed to 16 bits in registers
 //     O (32 x D, registers) += P V               left operand P, right V through the transposing load
 // Shared memory: Q 128 rows, K and V 64 rows each, one buffer: V arrives under the first product, the next K under the
-// second. D = 64: 37 KB, D = 128: 70 KB; two CTAs a multiprocessor. TF32 has the tiles of twice its head dim; where
-// rows take 512 bytes a warp has 16 queries, and tiles are 32 keys.
+// second. D = 64: 41 KB, D = 128: 74 KB; two CTAs a multiprocessor. TF32 has the tiles of twice its head dim, fp64 of
+// four times; where rows take 512 bytes a warp has 16 queries, and tiles are 32 keys.
 #ifndef FLASHBOB_KERNELS_CUDA_MMA_FORWARD_CUH_
 #define FLASHBOB_KERNELS_CUDA_MMA_FORWARD_CUH_
 
@@ -26,16 +26,22 @@ struct ForwardConfig {
   static constexpr int kTilesM = kRowBytes <= 256 ? 2 : 1;
   static constexpr int kQueries = 16 * kTilesM * kWarps;
   static constexpr int kKeys = kRowBytes <= 256 ? 64 : 32;
-  static constexpr int kPitch = kRowBytes + kPadding;
+  static constexpr int kPitch = kRowBytes + kPadding<T>;
   static constexpr bool kQueriesInRegisters = kRowBytes <= 128;
   static constexpr size_t kSharedBytes = static_cast<size_t>(kQueries + 2 * kKeys) * kPitch;
-  static constexpr size_t kStateBytes = static_cast<size_t>(kThreads) * (kTilesM * kDim / 2 + 4 * kTilesM) * 4;
-  static constexpr double kFlopsPerSm = kIsTf32<T> ? 0.77e12 : kDim <= 64 ? 2.3e12 : kDim <= 128 ? 2.7e12 : 1.9e12;
+  static constexpr size_t kStateBytes =
+      static_cast<size_t>(kThreads) * (kTilesM * kDim / 2 + 4 * kTilesM) * sizeof(RealOf<T>);
+  static constexpr double kFlopsPerSm = kIsDouble<T>  ? 0.19e12
+                                        : kIsTf32<T>  ? 0.77e12
+                                        : kDim <= 64  ? 2.3e12
+                                        : kDim <= 128 ? 2.7e12
+                                                      : 1.9e12;
 };
 
 template <typename Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(__grid_constant__ const PassArgs args) {
   using T = typename Config::T;
+  using Real = RealOf<T>;
   constexpr int kDim = Config::kDim;
   constexpr int kThreads = Config::kThreads;
   constexpr int kKeys = Config::kKeys;
@@ -44,7 +50,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
   constexpr int kM = Config::kTilesM;
   constexpr int kDepth = kDim / kStep<T>;
   constexpr bool kGeneral = Config::kGeneral;
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t q_tile = tile::SharedAddress(shared);
   const uint32_t k_tile = q_tile + Config::kQueries * kPitch;
   const uint32_t v_tile = k_tile + kKeys * kPitch;
@@ -75,40 +81,40 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
   }
   tile::CommitCopies();
 
-  Sums<kM, kDim / 8> sum;
-  float largest[2 * kM];  // of raw scores (the scale is positive), running
-  float total[2 * kM];    // this thread's part of the sum of exp
+  Sums<Real, kM, kDim / 8> sum;
+  Real largest[2 * kM];  // of raw scores (the scale is positive), running
+  Real total[2 * kM];    // this thread's part of the sum of exp
   if (segment.resumes) {
-    const float* state = LoadState<kThreads, kM, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+    const Real* state = LoadState<kThreads>(StateOf<Real>(args, blockIdx.x, Config::kStateBytes), sum);
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {
       largest[i] = state[i * kThreads];
       total[i] = state[(2 * kM + i) * kThreads];
     }
   } else {
-    Clear<kM, kDim / 8>(sum);
+    Clear(sum);
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {
-      largest[i] = -INFINITY;
+      largest[i] = -Real(INFINITY);
       total[i] = 0;
     }
   }
 
-  const float scale2 = static_cast<float>(args.scale) * kLog2E;
+  const Real scale2 = static_cast<Real>(args.scale) * kLog2E<Real>;
   const TileMask tile_mask(mask);
   // Of real rows: what the others give is not stored.
   const IndexRange unmasked = KeysOfAll(mask, {query0, min(query0 + Config::kQueries, query_len)});
-  const uint32_t q_left = q_tile + PlainOffset<kPitch>(lane) + lane.warp * 16 * kM * kPitch;
-  const uint32_t k_right = k_tile + CrossedOffset<kPitch>(lane);
+  const uint32_t q_left = q_tile + PlainOffset<T, kPitch>(lane) + lane.warp * 16 * kM * kPitch;
+  const uint32_t k_right = k_tile + CrossedOffset<T, kPitch>(lane);
   const uint32_t v_right = v_tile + TransposedRightOffset<T, kPitch>(lane);
-  uint32_t q[Config::kQueriesInRegisters ? kDepth : 1][kM][4];
+  Operand<T> q[Config::kQueriesInRegisters ? kDepth : 1][kM];
   if constexpr (Config::kQueriesInRegisters) {
     tile::WaitCopies<0>();
     __syncthreads();
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
 #pragma unroll
-      for (int m = 0; m < kM; ++m) LoadOperand<T>(q[d][m], q_left + m * 16 * kPitch + d * 32);
+      for (int m = 0; m < kM; ++m) LoadOperand<T, kPitch>(q[d][m], q_left + m * 16 * kPitch + d * 32);
     }
   }
 
@@ -118,30 +124,30 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
     __syncthreads();  // K is there, and every warp is done with the last V
     v_loader.Load(v_tile, key0, key_len, alignment);
     tile::CommitCopies();
-    Sums<kM, kScoreTiles> scores;
-    Clear<kM, kScoreTiles>(scores);
+    Sums<Real, kM, kScoreTiles> scores;
+    Clear(scores);
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
-      uint32_t left[kM][4];
+      Operand<T> left[kM];
       if constexpr (!Config::kQueriesInRegisters) {
 #pragma unroll
-        for (int m = 0; m < kM; ++m) LoadOperand<T>(left[m], q_left + m * 16 * kPitch + d * 32);
+        for (int m = 0; m < kM; ++m) LoadOperand<T, kPitch>(left[m], q_left + m * 16 * kPitch + d * 32);
       }
 #pragma unroll
       for (int n = 0; n < kScoreTiles; n += 2) {
-        uint32_t right[4];
-        LoadOperand<T>(right, k_right + n * 8 * kPitch + d * 32);
+        Operand<T> right;
+        LoadOperand<T, kPitch>(right, k_right + n * 8 * kPitch + d * 32);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          const uint32_t(&a)[4] = Config::kQueriesInRegisters ? q[Config::kQueriesInRegisters ? d : 0][m] : left[m];
+          const Operand<T>& a = Config::kQueriesInRegisters ? q[Config::kQueriesInRegisters ? d : 0][m] : left[m];
           MultiplyPair<T>(scores[m][n], scores[m][n + 1], a, right);
         }
       }
     }
 
     if (key0 < unmasked.begin || key0 + kKeys > unmasked.end) {
-      ForEach<kM, kScoreTiles>(scores, [&](int m, int n, int i, float& x) {
-        if (!tile_mask.Visible(row0 + m * 16 + i / 2 * 8, key0 + n * 8 + lane.t * 2 + i % 2)) x = -INFINITY;
+      ForEach(scores, [&](int m, int n, int i, Real& x) {
+        if (!tile_mask.Visible(row0 + m * 16 + i / 2 * 8, key0 + n * 8 + lane.t * 2 + i % 2)) x = -Real(INFINITY);
       });
     }
 
@@ -151,22 +157,22 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = m * 2 + half;
-        float highest = largest[row];
+        Real highest = largest[row];
 #pragma unroll
         for (int n = 0; n < kScoreTiles; ++n) {
-          highest = fmaxf(highest, fmaxf(scores[m][n][half * 2], scores[m][n][half * 2 + 1]));
+          highest = fmax(highest, fmax(scores[m][n][half * 2], scores[m][n][half * 2 + 1]));
         }
-        highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+        highest = fmax(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+        highest = fmax(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
         // A row that has seen no key yet has scores of -inf only: any finite maximum gives it P = 0.
-        const float offset = highest == -INFINITY ? 0.0f : highest * scale2;
-        const float correction = highest == -INFINITY ? 1.0f : tile::Exp2(largest[row] * scale2 - offset);
+        const Real offset = highest == -Real(INFINITY) ? 0.0f : highest * scale2;
+        const Real correction = highest == -Real(INFINITY) ? 1.0f : tile::Exp2(largest[row] * scale2 - offset);
         largest[row] = highest;
-        float tile_total = 0;
+        Real tile_total = 0;
 #pragma unroll
         for (int n = 0; n < kScoreTiles; ++n) {
-          const float low = tile::Exp2(scores[m][n][half * 2] * scale2 - offset);
-          const float high = tile::Exp2(scores[m][n][half * 2 + 1] * scale2 - offset);
+          const Real low = tile::Exp2(scores[m][n][half * 2] * scale2 - offset);
+          const Real high = tile::Exp2(scores[m][n][half * 2 + 1] * scale2 - offset);
           tile_total += low + high;
           SetLeft<T>(p[m], n, half, low, high);
         }
@@ -187,8 +193,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
     for (int s = 0; s < kKeys / kStep<T>; ++s) {
 #pragma unroll
       for (int n = 0; n < kDim / 8; n += 2) {
-        uint32_t right[4];
-        LoadTransposedRight<T, kPitch>(right, v_right + s * kStep<T> * kPitch + n * 8 * sizeof(T));
+        Operand<T> right;
+        LoadTransposedRight<T, kPitch>(right, v_right + StepRow<T>(s) * kPitch + n * 8 * sizeof(T));
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           MultiplyPair<T>(sum[m][n], sum[m][n + 1], p[m][s], right);
@@ -199,7 +205,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
 
   tile::WaitCopies<0>();
   if (segment.suspends) {
-    float* state = SaveState<kThreads, kM, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+    Real* state = SaveState<kThreads>(StateOf<Real>(args, blockIdx.x, Config::kStateBytes), sum);
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {
       state[i * kThreads] = largest[i];
@@ -210,14 +216,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm) Forward(
 #pragma unroll
   for (int row = 0; row < 2 * kM; ++row) {
     const int32_t query = row0 + row * 8;
-    const float row_total = SumOverRow(total[row]);
+    const Real row_total = SumOverRow(total[row]);
     const bool none = row_total == 0;
-    const float factor = none ? 0.0f : 1.0f / row_total;
+    const Real factor = none ? 0.0f : 1.0f / row_total;
     if (query >= query_len) continue;
     const int64_t at_row = item.sequence.query_start + query;
     if (lane.t == 0 && args.out_lse.data != nullptr) {
-      static_cast<float*>(args.out_lse.data)[RowOffset(args.out_lse, 0, batch, item.head, at_row)] =
-          none ? -INFINITY : (largest[row] * scale2 + log2f(row_total)) / kLog2E;
+      static_cast<Real*>(args.out_lse.data)[RowOffset(args.out_lse, 0, batch, item.head, at_row)] =
+          none ? -Real(INFINITY) : (largest[row] * scale2 + log2(row_total)) / kLog2E<Real>;
     }
     if (args.out.data == nullptr) continue;
     const int64_t at = RowOffset(args.out, 0, batch, item.head, at_row);

@@ -49,12 +49,14 @@ const GeneralKernels& GeneralBFloat16Dim256();
 const GeneralKernels& GeneralFloat16Dim64();
 const GeneralKernels& GeneralFloat16Dim128();
 const GeneralKernels& GeneralFloat16Dim256();
+const GeneralKernels& GeneralFloat64Dim64();
 const GeneralKernels& GeneralTf32Dim64();
 const GeneralKernels& GeneralTf32Dim128();
 
 // gq of the column kernels' sums, of any bucket.
 const PassKernel& FinishFragmentsBFloat16();
 const PassKernel& FinishFragmentsFloat16();
+const PassKernel& FinishFragmentsFloat64();
 const PassKernel& FinishFragmentsTf32();
 
 }  // namespace flashbob::cuda::mma

@@ -8,8 +8,8 @@
 // 64) or 32 (D = 128) keys; a warp has 32 queries. S and G (32 x keys each, registers) share the loads of K; P and P .
 // G, packed to 16 bits, are left operands of the products with tV and V, which share one accumulator (32 x D,
 // registers). Shared memory: Q, tQ 128 rows each; K, tK, V, tV one buffer each: V and tV arrive under the first
-// products, the next K and tK under the second. D = 64: 74 KB, D = 128: 104 KB; two CTAs a multiprocessor. TF32 has the
-// tiles of twice its head dim; where rows take 512 bytes a warp has 16 queries, and tiles are 16 keys.
+// products, the next K and tK under the second. D = 64: 82 KB, D = 128: 111 KB; two CTAs a multiprocessor. TF32 has the
+// tiles of twice its head dim, fp64 of four times; where rows take 512 bytes a warp has 16 queries, and tiles 16 keys.
 //
 // The general kernel computes the products of the tangents that there are.
 //
@@ -33,16 +33,18 @@ struct RowsConfig {
   static constexpr int kTilesM = kRowBytes <= 256 ? 2 : 1;
   static constexpr int kQueries = 16 * kTilesM * kWarps;
   static constexpr int kKeys = kRowBytes <= 128 ? 64 : kRowBytes <= 256 ? 32 : 16;
-  static constexpr int kPitch = kRowBytes + kPadding;
+  static constexpr int kPitch = kRowBytes + kPadding<T>;
   static constexpr size_t kSharedBytes = static_cast<size_t>(2 * kQueries + 4 * kKeys) * kPitch;
-  static constexpr size_t kStateBytes = static_cast<size_t>(kThreads) * (kTilesM * kDim / 2 + 2 * kTilesM) * 4;
-  static constexpr double kFlopsPerSm = kIsTf32<T> ? 0.8e12 : kGeneral ? 1.9e12 : 3.0e12;
+  static constexpr size_t kStateBytes =
+      static_cast<size_t>(kThreads) * (kTilesM * kDim / 2 + 2 * kTilesM) * sizeof(RealOf<T>);
+  static constexpr double kFlopsPerSm = kIsDouble<T> ? 0.26e12 : kIsTf32<T> ? 0.74e12 : kGeneral ? 1.9e12 : 3.0e12;
 };
 
 template <typename Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     TangentRows(__grid_constant__ const PassArgs args) {
   using T = typename Config::T;
+  using Real = RealOf<T>;
   constexpr int kDim = Config::kDim;
   constexpr int kThreads = Config::kThreads;
   constexpr int kKeys = Config::kKeys;
@@ -50,7 +52,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   constexpr int kM = Config::kTilesM;
   constexpr int kScoreTiles = kKeys / 8;
   constexpr bool kGeneral = Config::kGeneral;
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t q_tile = tile::SharedAddress(shared);
   const uint32_t tq_tile = q_tile + Config::kQueries * kPitch;
   const uint32_t k_tile = tq_tile + Config::kQueries * kPitch;
@@ -97,37 +99,37 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
   if (segment.begin < segment.end) load_k(static_cast<int32_t>(segment.begin) * kKeys);
   tile::CommitCopies();
 
-  Sums<kM, kDim / 8> sum;
-  float c[2 * kM] = {};  // this thread's part, times 2^power_shift
+  Sums<Real, kM, kDim / 8> sum;
+  Real c[2 * kM] = {};  // this thread's part, times 2^power_shift
   if (segment.resumes) {
-    const float* state = LoadState<kThreads, kM, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+    const Real* state = LoadState<kThreads>(StateOf<Real>(args, blockIdx.x, Config::kStateBytes), sum);
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) c[i] = state[i * kThreads];
   } else {
-    Clear<kM, kDim / 8>(sum);
+    Clear(sum);
   }
 
-  const auto scale = static_cast<float>(args.scale);
-  const float scale2 = scale * kLog2E;
-  float lse[2 * kM];  // +inf for a row that sees no key or does not exist, so that P = 0
-  float lse2[2 * kM];
+  const auto scale = static_cast<Real>(args.scale);
+  const Real scale2 = scale * kLog2E<Real>;
+  Real lse[2 * kM];  // +inf for a row that sees no key or does not exist, so that P = 0
+  Real lse2[2 * kM];
 #pragma unroll
   for (int i = 0; i < 2 * kM; ++i) {
     const int32_t query = row0 + i * 8;
-    lse[i] = INFINITY;
+    lse[i] = Real(INFINITY);
     if (query < query_len) {
-      const float given = static_cast<const float*>(
+      const Real given = static_cast<const Real*>(
           args.lse.data)[RowOffset(args.lse, 0, batch, item.head, item.sequence.query_start + query)];
-      if (given != -INFINITY) lse[i] = given;
+      if (given != -Real(INFINITY)) lse[i] = given;
     }
-    lse2[i] = lse[i] * kLog2E - static_cast<float>(args.power_shift);
+    lse2[i] = lse[i] * kLog2E<Real> - static_cast<Real>(args.power_shift);
   }
   const TileMask tile_mask(mask);
   const IndexRange unmasked = KeysOfAll(mask, {query0, min(query0 + Config::kQueries, query_len)});
-  const uint32_t q_left = q_tile + PlainOffset<kPitch>(lane) + lane.warp * 16 * kM * kPitch;
+  const uint32_t q_left = q_tile + PlainOffset<T, kPitch>(lane) + lane.warp * 16 * kM * kPitch;
   constexpr uint32_t kToTangentQueries = Config::kQueries * kPitch;
   constexpr uint32_t kToTangentKeys = kKeys * kPitch;
-  const uint32_t k_right = k_tile + CrossedOffset<kPitch>(lane);
+  const uint32_t k_right = k_tile + CrossedOffset<T, kPitch>(lane);
   const uint32_t v_right = v_tile + TransposedRightOffset<T, kPitch>(lane);
 
   for (int64_t step = segment.begin; step < segment.end; ++step) {
@@ -138,26 +140,27 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     if (has_tv) tv_loader.Load(tv_tile, key0, key_len, alignment);
     tile::CommitCopies();
 
-    Sums<kM, kScoreTiles> s;
-    Sums<kM, kScoreTiles> g;
-    Clear<kM, kScoreTiles>(s);
-    Clear<kM, kScoreTiles>(g);
+    Sums<Real, kM, kScoreTiles> s;
+    Sums<Real, kM, kScoreTiles> g;
+    Clear(s);
+    Clear(g);
     const auto add_scores = [&](auto with_tq, auto with_tk) {
 #pragma unroll
       for (int d = 0; d < kDim / kStep<T>; ++d) {
-        uint32_t q[kM][4];
-        uint32_t tq[kM][4];
+        Operand<T> q[kM];
+        Operand<T> tq[kM];
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
-          LoadOperand<T>(q[m], q_left + m * 16 * kPitch + d * 32);
-          if constexpr (with_tq.value) LoadOperand<T>(tq[m], q_left + kToTangentQueries + m * 16 * kPitch + d * 32);
+          LoadOperand<T, kPitch>(q[m], q_left + m * 16 * kPitch + d * 32);
+          if constexpr (with_tq.value)
+            LoadOperand<T, kPitch>(tq[m], q_left + kToTangentQueries + m * 16 * kPitch + d * 32);
         }
 #pragma unroll
         for (int n = 0; n < kScoreTiles; n += 2) {
-          uint32_t k[4];
-          uint32_t tk[4];
-          LoadOperand<T>(k, k_right + n * 8 * kPitch + d * 32);
-          if constexpr (with_tk.value) LoadOperand<T>(tk, k_right + kToTangentKeys + n * 8 * kPitch + d * 32);
+          Operand<T> k;
+          Operand<T> tk;
+          LoadOperand<T, kPitch>(k, k_right + n * 8 * kPitch + d * 32);
+          if constexpr (with_tk.value) LoadOperand<T, kPitch>(tk, k_right + kToTangentKeys + n * 8 * kPitch + d * 32);
 #pragma unroll
           for (int m = 0; m < kM; ++m) {
             MultiplyPair<T>(s[m][n], s[m][n + 1], q[m], k);
@@ -172,8 +175,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     });
 
     if (key0 < unmasked.begin || key0 + kKeys > unmasked.end) {
-      ForEach<kM, kScoreTiles>(s, [&](int m, int n, int i, float& x) {
-        if (!tile_mask.Visible(row0 + m * 16 + i / 2 * 8, key0 + n * 8 + lane.t * 2 + i % 2)) x = -INFINITY;
+      ForEach(s, [&](int m, int n, int i, Real& x) {
+        if (!tile_mask.Visible(row0 + m * 16 + i / 2 * 8, key0 + n * 8 + lane.t * 2 + i % 2)) x = -Real(INFINITY);
       });
     }
     LeftOperands<T, kKeys> p[kM];
@@ -183,13 +186,13 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = m * 2 + half;
-        float tile_c = 0;
+        Real tile_c = 0;
 #pragma unroll
         for (int n = 0; n < kScoreTiles; ++n) {
-          const float p_low = tile::Exp2(s[m][n][half * 2] * scale2 - lse2[row]);
-          const float p_high = tile::Exp2(s[m][n][half * 2 + 1] * scale2 - lse2[row]);
-          const float pg_low = p_low * (g[m][n][half * 2] * scale);
-          const float pg_high = p_high * (g[m][n][half * 2 + 1] * scale);
+          const Real p_low = tile::Exp2(s[m][n][half * 2] * scale2 - lse2[row]);
+          const Real p_high = tile::Exp2(s[m][n][half * 2 + 1] * scale2 - lse2[row]);
+          const Real pg_low = p_low * (g[m][n][half * 2] * scale);
+          const Real pg_high = p_high * (g[m][n][half * 2 + 1] * scale);
           tile_c += pg_low + pg_high;
           SetLeft<T>(p[m], n, half, p_low, p_high);
           SetLeft<T>(pg[m], n, half, pg_low, pg_high);
@@ -206,9 +209,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
       for (int j = 0; j < kKeys / kStep<T>; ++j) {
 #pragma unroll
         for (int n = 0; n < kDim / 8; n += 2) {
-          const uint32_t at = v_right + j * kStep<T> * kPitch + n * 8 * sizeof(T);
-          uint32_t v[4];
-          uint32_t tv[4];
+          const uint32_t at = v_right + StepRow<T>(j) * kPitch + n * 8 * sizeof(T);
+          Operand<T> v;
+          Operand<T> tv;
           if constexpr (with_g.value) LoadTransposedRight<T, kPitch>(v, at);
           if constexpr (with_tv.value) LoadTransposedRight<T, kPitch>(tv, at + kToTangentKeys);
 #pragma unroll
@@ -226,40 +229,40 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
 
   tile::WaitCopies<0>();
   if (segment.suspends) {
-    float* state = SaveState<kThreads, kM, kDim / 8>(StateOf(args, blockIdx.x, Config::kStateBytes), sum);
+    Real* state = SaveState<kThreads>(StateOf<Real>(args, blockIdx.x, Config::kStateBytes), sum);
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) state[i * kThreads] = c[i];
     return;
   }
 
-  const float unshift = exp2f(-static_cast<float>(args.power_shift));
+  const Real unshift = exp2(-static_cast<Real>(args.power_shift));
 #pragma unroll
   for (int row = 0; row < 2 * kM; ++row) {
     const int32_t query = row0 + row * 8;
-    const float row_c = SumOverRow(c[row]) * unshift;
+    const Real row_c = SumOverRow(c[row]) * unshift;
     const bool inside = query < query_len;
     const auto at_row = [&](const TensorView& view, int32_t probe) {
       return RowOffset(view, probe, batch, item.head, item.sequence.query_start + query);
     };
-    float r = 0;
-    float d = 0;
+    Real r = 0;
+    Real d = 0;
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
       const int32_t column = n * 8 + lane.t * 2;
       const int32_t left = args.value_dim - column;
       if (!inside || left <= 0) continue;
-      const float2 o = LoadPair<T>(args.o.data, at_row(args.o, 0) + column, left, unaligned, args.o_is_accumulator);
-      const float low = sum[row / 2][n][row % 2 * 2] * unshift - row_c * o.x;
-      const float high = sum[row / 2][n][row % 2 * 2 + 1] * unshift - row_c * o.y;
+      const Pair<Real> o = LoadPair<T>(args.o.data, at_row(args.o, 0) + column, left, unaligned, args.o_is_accumulator);
+      const Real low = sum[row / 2][n][row % 2 * 2] * unshift - row_c * o.x;
+      const Real high = sum[row / 2][n][row % 2 * 2 + 1] * unshift - row_c * o.y;
       if (args.out.data != nullptr) {
         StorePair<T>(args.out.data, at_row(args.out, item.probe) + column, low, high, left, unaligned);
       }
       if (!args.write_row_scalars) continue;
-      const float2 dout = LoadPair<T>(args.dout.data, at_row(args.dout, 0) + column, left, unaligned);
+      const Pair<Real> dout = LoadPair<T>(args.dout.data, at_row(args.dout, 0) + column, left, unaligned);
       r += dout.x * low + dout.y * high;
       d += dout.x * o.x + dout.y * o.y;
       if (args.tdo.data != nullptr) {
-        const float2 tdo = LoadPair<T>(args.tdo.data, at_row(args.tdo, item.probe) + column, left, unaligned);
+        const Pair<Real> tdo = LoadPair<T>(args.tdo.data, at_row(args.tdo, item.probe) + column, left, unaligned);
         r += tdo.x * o.x + tdo.y * o.y;
       }
     }
@@ -267,15 +270,15 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     d = SumOverRow(d);
     if (lane.t != 0 || !inside) continue;
     if (args.write_row_scalars) {
-      RowScalars<float> scalars;
-      scalars.lse = lse[row] * static_cast<float>(args.lse_factor) - static_cast<float>(args.lse_shift);
+      RowScalars<Real> scalars;
+      scalars.lse = lse[row] * static_cast<Real>(args.lse_factor) - static_cast<Real>(args.lse_shift);
       scalars.d = d;
       scalars.c = row_c;
       scalars.r = r;
-      static_cast<RowScalars<float>*>(args.row_scalars.data)[at_row(args.row_scalars, item.probe)] = scalars;
+      static_cast<RowScalars<Real>*>(args.row_scalars.data)[at_row(args.row_scalars, item.probe)] = scalars;
     }
     if (args.out_lse.data != nullptr) {
-      static_cast<float*>(args.out_lse.data)[at_row(args.out_lse, item.probe)] = row_c;
+      static_cast<Real*>(args.out_lse.data)[at_row(args.out_lse, item.probe)] = row_c;
     }
   }
 }

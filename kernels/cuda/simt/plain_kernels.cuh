@@ -23,11 +23,11 @@ PlainKernels MakePlainKernels() {
     return PassKernel{name, 0, 0, kElementwiseThreads, 8, 0, 0, 0, function};
   };
   PlainKernels kernels;
-  kernels.forward = pass("plain forward", kForwardStateBytes<Real>, kDouble ? 17e9 : 57e9,
+  kernels.forward = pass("plain forward", kForwardStateBytes<Real>, kDouble ? 14e9 : 50e9,
                          reinterpret_cast<const void*>(&Forward<T>));
   kernels.rows =
-      pass("plain rows", kRowsStateBytes<Real>, kDouble ? 20e9 : 53e9, reinterpret_cast<const void*>(&TangentRows<T>));
-  kernels.columns = pass("plain columns", kColumnsStateBytes<Real>, kDouble ? 17e9 : 37e9,
+      pass("plain rows", kRowsStateBytes<Real>, kDouble ? 15e9 : 44e9, reinterpret_cast<const void*>(&TangentRows<T>));
+  kernels.columns = pass("plain columns", kColumnsStateBytes<Real>, kDouble ? 13e9 : 32e9,
                          reinterpret_cast<const void*>(&Columns<T>));
   kernels.row_dots = over_rows("row dots", reinterpret_cast<const void*>(&RowDots<T>));
   kernels.finish = over_rows("finish", reinterpret_cast<const void*>(&FinishQueries<T>));

@@ -22,6 +22,9 @@ __device__ inline void CopyAsync16(uint32_t shared, const void* global, int byte
 __device__ inline void CopyAsync4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(shared), "l"(global) : "memory");
 }
+__device__ inline void CopyAsync8(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;\n" ::"r"(shared), "l"(global) : "memory");
+}
 __device__ inline void CopyAsync4(uint32_t shared, const void* global, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
@@ -67,7 +70,24 @@ __device__ inline void Multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
   }
 }
 
-// 2^x, relative error 2^-22; -inf gives 0.
+// The same in fp64: 16 x 4 times 4 x 8; two instructions before 9.0.
+__device__ inline void Multiply(double (&c)[4], const double (&a)[2], double b) {
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};\n"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a[0]), "d"(a[1]), "d"(b));
+#else
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};\n"
+        : "+d"(c[half * 2]), "+d"(c[half * 2 + 1])
+        : "d"(a[half]), "d"(b));
+  }
+#endif
+}
+
+// 2^x, relative error 2^-22 in fp32; -inf gives 0.
+__device__ inline double Exp2(double x) { return exp2(x); }
 __device__ inline float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
@@ -118,6 +138,15 @@ __device__ inline uint32_t LoadShared(uint32_t address) {
   return x;
 }
 
+__device__ inline void StoreShared2(uint32_t address, double x, double y) {
+  asm volatile("st.shared.v2.f64 [%0], {%1, %2};\n" ::"r"(address), "d"(x), "d"(y) : "memory");
+}
+__device__ inline double LoadSharedDouble(uint32_t address) {
+  double x;
+  asm volatile("ld.shared.f64 %0, [%1];\n" : "=d"(x) : "r"(address) : "memory");
+  return x;
+}
+
 // to[0..3] += x in global memory, aligned to 16 bytes; one instruction from 9.0 on.
 __device__ inline void Reduce4(float* to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
@@ -127,6 +156,11 @@ __device__ inline void Reduce4(float* to, const float (&x)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) atomicAdd(to + i, x[i]);
 #endif
+}
+
+__device__ inline void Reduce4(double* to, const double (&x)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) atomicAdd(to + i, x[i]);
 }
 
 }  // namespace flashbob::cuda::tile

@@ -1,10 +1,12 @@
 // Times every operation of the CUDA engine over a list of shapes, with device events, and prints one JSON object.
 //
 //   cuda_attention_benchmark [--dtype bf16|fp16|fp32|fp64] [--ops forward,backward,jvp,double_backward] [--reps N]
-//                            [--deterministic] [--tf32] [--tangents q,k,v] [--probes P] B,H,N,D[,c] ...  (c: causal)
+//                            [--deterministic] [--tf32] [--tangents q,k,v] [--probes P] [--recompute]
+//                            B,H,N,D[,c] ...      (c: causal)
 //
 // `--tangents` names the cotangents or tangents that are given, `--probes` how many sets of them.
-// Inputs are normal; o and lse are given to all operations but forward, from a forward of the same inputs. A figure is
+// Inputs are normal; o and lse are given to all operations but forward, from a forward of the same inputs, or, with
+// `--recompute`, left out. A figure is
 // the median of `reps` runs after warm-up; rates are on math.md's FLOP count.
 #include <cuda_runtime_api.h>
 
@@ -47,6 +49,7 @@ struct Options {
   int reps = 10;
   bool deterministic = false;
   bool tf32 = false;
+  bool recompute = false;
   int64_t probes = 0;
   std::vector<std::string> tangents = {"q", "k", "v"};
   double slice_seconds = 0.020;
@@ -102,7 +105,7 @@ absl::StatusOr<Computation> MakeComputation(Operation operation, const Options& 
   for (TensorName name : {kQ, kK, kV}) inputs.push_back({name, options.dtype, extents});
   FLASHBOB_ASSIGN_OR_RETURN(const AttentionProblem problem, AttentionProblem::FromShapes(problem_options, inputs));
   TensorSet more;
-  if (operation != Operation::kForward) more = {kO, kLse};
+  if (operation != Operation::kForward && !options.recompute) more = {kO, kLse};
   if (operation == Operation::kBackward) more = more | TensorSet{kDo};
   if (operation == Operation::kDoubleBackward) more.Add(kDo);
   if (operation == Operation::kDoubleBackward || operation == Operation::kJvp) {
@@ -163,6 +166,7 @@ absl::StatusOr<nlohmann::json> TimeOperation(Operation operation, const Options&
                         {"dtype", Name(options.dtype)},
                         {"deterministic", options.deterministic},
                         {"tf32", options.tf32},
+                        {"recompute", options.recompute},
                         {"probes", options.probes},
                         {"tangents", options.tangents},
                         {"ms", median},
@@ -222,6 +226,8 @@ bool Parse(int argc, char** argv, Options& options) {
       options.deterministic = true;
     } else if (argument == "--tf32") {
       options.tf32 = true;
+    } else if (argument == "--recompute") {
+      options.recompute = true;
     } else if (argument == "--tangents") {
       options.tangents = absl::StrSplit(value, ',');
       ++i;
@@ -260,7 +266,7 @@ int main(int argc, char** argv) {
   flashbob::Options options;
   if (!flashbob::Parse(argc, argv, options)) {
     std::cerr << "usage: cuda_attention_benchmark [--dtype bf16|fp16|fp32|fp64] [--ops NAME,...] [--reps N] "
-                 "[--deterministic] [--tf32] [--tangents q,k,v] [--probes P] B,H,N,D[,c] ...\n";
+                 "[--deterministic] [--tf32] [--tangents q,k,v] [--probes P] [--recompute] B,H,N,D[,c] ...\n";
     return 2;
   }
   const absl::Status status = flashbob::Run(options);
