@@ -290,3 +290,23 @@ def test_forgotten_client_lets_its_handles_go(fake: FakeServer, rng: np.random.G
     del stored, mine
     gc.collect()
     wait_until(lambda: not fake.store, "handles outlive a client that was never closed")
+
+
+def test_handles_serve_a_whole_chain_and_are_freed_with_it(client: flashbob.Client, rng: np.random.Generator) -> None:
+    x = _tensors(rng, "q k v do uq uk uv")
+    u = {name: x.pop(name) for name in ("uq", "uk", "uv")}
+    do = x.pop("do")
+    plain = client.double_backward(**x, do=do, **u, causal=True)
+    used = client.info().tenant.used_bytes
+    stored = client.put({**x, "do": do})
+    reply = client.compute(
+        "forward", flashbob.make_problem(causal=True), {n: stored[n] for n in "qkv"}, keep=["o", "lse"]
+    )
+    kept = {name: client.keep(name, output) for name, output in reply.kept.items()}
+    assert client.info().tenant.used_bytes > used
+    for got, expected in zip(client.double_backward(**stored, **kept, **u, causal=True), plain, strict=True):
+        _close(got, expected)
+    np.testing.assert_array_equal(client.get([stored["k"]])[0], x["k"])
+    del stored, kept
+    gc.collect()
+    wait_until(lambda: client.info().tenant.used_bytes == used, "the server holds what nobody refers to")
