@@ -1,6 +1,6 @@
 """Backward over backward at a length whose score matrix would not fit: forward, backward, double backward.
 
-    long_context.py [--rows 65536] [--head-dim 64] [--heads 1] [--dtype bfloat16] [--device cuda]
+    long_context.py [--rows 65536] [--head-dim 64] [--heads 1] [--dtype bfloat16] [--device cuda] [--json]
 
 There is no plain PyTorch to compare with at such lengths. What holds at any length: the Hessian is symmetric, so
 <w, H u> = <u, H w>, and a backward pass pairs with a tangent, <do, J u> = <u, B do>.
@@ -9,6 +9,7 @@ There is no plain PyTorch to compare with at such lengths. What holds at any len
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--dtype", choices=BARS, default="float32")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     options = parser.parse_args()
     torch.manual_seed(0)
 
@@ -46,15 +48,22 @@ def main() -> None:
         return torch.randn(shape, device=options.device).to(getattr(torch, options.dtype))
 
     start = time.perf_counter()
+    times: dict[str, float] = {}
+
+    def say(text: str) -> None:
+        if not options.json:
+            print(text)
 
     def lap(what: str) -> None:
         nonlocal start
         now = time.perf_counter()
-        print(f"{what}: {(now - start) * 1e3:.0f} ms")
+        times[what] = round((now - start) * 1e3, 1)
+        say(f"{what}: {times[what]:.0f} ms")
         start = now
 
     with flashbob.local() as client:
-        print(f"server: {client.address} {', '.join(d.name for d in client.info().devices)}")
+        devices = [f"{d.name} {d.model}" for d in client.info().devices]
+        say(f"server: {client.address} {', '.join(devices)}")
         inputs = tuple(draw().requires_grad_() for _ in range(3))
         u, w = tuple(draw() for _ in range(3)), tuple(draw() for _ in range(3))
         do = draw().requires_grad_()
@@ -71,7 +80,12 @@ def main() -> None:
         symmetry = abs(inner(w, hu[:3]) - inner(u, hw)) / (norm(w) * norm(hu[:3]) + norm(u) * norm(hw))
         pairing = abs(inner((do,), hu[3:]) - inner(u, gradients)) / (norm((do,)) * norm(hu[3:]))
         bar = BARS[options.dtype]
-        print(f"<w, H u> against <u, H w>: {symmetry:.1e}; <do, J u> against <u, B do>: {pairing:.1e} (bar {bar:.0e})")
+        say(f"<w, H u> against <u, H w>: {symmetry:.1e}; <do, J u> against <u, B do>: {pairing:.1e} (bar {bar:.0e})")
+        if options.json:
+            shape = [1, options.heads, options.rows, options.head_dim]
+            result = {"shape": shape, "dtype": options.dtype, "tensors on": options.device, "server": devices}
+            result |= {"ms": times, "symmetry": symmetry, "pairing": pairing, "bar": bar}
+            print(json.dumps(result))
         if not max(symmetry, pairing) <= bar:
             sys.exit(1)
 

@@ -1,9 +1,9 @@
 """How close the Python client comes to the C++ one: throughput over loopback, and what a small call costs beyond it.
 
-    build/python-venv/bin/python tests/client/python/bench.py [--seconds S] [--rounds N]
+    build/python-venv/bin/python tests/client/python/bench.py [--bin DIR] [--seconds S] [--rounds N]
 
-Starts build/flashbob-server and measures both clients against it in turn, several rounds; prints one JSON object of the
-best rounds. `wire` is the time of a call less what the server queued and computed.
+Starts DIR/flashbob-server (of build/, unless told) and measures both clients against it in turn, several rounds; prints
+one JSON object of the best rounds. `wire` is the time of a call less what the server queued and computed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import flashbob
+import grpc
 import numpy as np
 from flashbob._calls import forward_call
 from flashbob.local_server import LocalServer
@@ -25,9 +26,9 @@ BUILD = Path(__file__).resolve().parents[3] / "build"
 LARGE, SMALL = (1, 512, 32, 256), (1, 4, 128, 64)
 
 
-def cpp(address: str, shape: tuple[int, ...], seconds: float) -> dict[str, float]:
+def cpp(programs: Path, address: str, shape: tuple[int, ...], seconds: float) -> dict[str, float]:
     """What `flashbob bench` says of the forward pass in fp32."""
-    command = [BUILD / "flashbob", "bench", "--server", address, "--op", "forward", "--dtype", "fp32", "--json"]
+    command = [programs / "flashbob", "bench", "--server", address, "--op", "forward", "--dtype", "fp32", "--json"]
     command += ["--shape", ",".join(map(str, shape)), "--duration", str(seconds), "--concurrency", "1"]
     result: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return {"wire_ms": result["wire_ms"], "p50_ms": result["p50_ms"]}
@@ -51,16 +52,17 @@ def python(client: flashbob.Client, shape: tuple[int, ...], seconds: float) -> d
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", type=Path, default=BUILD)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chunk-bytes", type=int, default=1 << 20)
     options = parser.parse_args()
-    server = LocalServer(BUILD / "flashbob-server")
-    result: dict[str, Any] = {}
+    server = LocalServer(options.bin / "flashbob-server")
+    result: dict[str, Any] = {"grpcio": grpc.__version__}
     with flashbob.Client(server.address, chunk_bytes=options.chunk_bytes) as client:
         for name, shape in (("large", LARGE), ("small", SMALL)):
             rounds = [
-                (cpp(server.address, shape, options.seconds), python(client, shape, options.seconds))
+                (cpp(options.bin, server.address, shape, options.seconds), python(client, shape, options.seconds))
                 for _ in range(options.rounds)
             ]
             result[name] = {

@@ -28,6 +28,9 @@ from flashbob.local_server import LocalServer
 
 TOP = Path(__file__).resolve().parents[3]
 WAIT_SECONDS = 120
+# Before torch is loaded, and for the programs that tests start: its tensors here are small, and where cores are few and
+# busy its threads wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # (package, least version) by file. Debian 12 has torch 1.13 and no jax.
 NEEDS = {
@@ -86,6 +89,18 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         threading.Event().wait(0.005)
 
 
+# performance.md's bars of relative error, by the kind of device.
+_BARS = {
+    "cpu": {"float64": 1e-12, "float32": 2e-6, "float16": 3e-4, "bfloat16": 2.0e-3},
+    "cuda": {"float64": 1e-12, "float32": 2e-6, "float16": 4e-4, "bfloat16": 2.7e-3},
+}
+
+
+def server_arguments() -> tuple[str, ...]:
+    """Further arguments of every server under test: FLASHBOB_TEST_SERVER_ARGUMENTS, as in "--devices cpu"."""
+    return tuple(os.environ.get("FLASHBOB_TEST_SERVER_ARGUMENTS", "").split())
+
+
 def server_binary() -> Path | None:
     """The real server's program, where there is one; one that is named must exist."""
     named = os.environ.get("FLASHBOB_SERVER_BINARY")
@@ -120,7 +135,7 @@ def local_server() -> Iterator[LocalServer | None]:
     if binary is None or os.environ.get("FLASHBOB_TEST_SERVER"):
         yield None
         return
-    local = LocalServer(binary)
+    local = LocalServer(binary, server_arguments())
     yield local
     local.stop()
 
@@ -146,6 +161,19 @@ def client(server: str) -> Iterator[flashbob.Client]:
         flashbob.set_default_client(made)
         yield made
         flashbob.set_default_client(None)
+
+
+@pytest.fixture(scope="session")
+def bars(client: flashbob.Client) -> dict[str, float]:
+    """Bars of relative error by dtype.
+
+    Those of half precisions hold on GPUs for full masks from 1,024 rows on; for the smaller problems here, which
+    average less, twice that.
+    """
+    devices = client.info().devices
+    if any(device.name.startswith("cuda") for device in devices):
+        return {kind: bar * (2 if kind in ("float16", "bfloat16") else 1) for kind, bar in _BARS["cuda"].items()}
+    return _BARS["cpu"]
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ shift || true
 
 export FLASHBOB_SERVER_BINARY=${FLASHBOB_SERVER_BINARY:-$top/build/flashbob-server}
 [ -x "$FLASHBOB_SERVER_BINARY" ] || { echo "run.sh: $FLASHBOB_SERVER_BINARY is not built" >&2; exit 1; }
-export PYTHONDONTWRITEBYTECODE=1
+# Compiling torch's and jax's sources anew in each process would take most of the time.
+unset PYTHONDONTWRITEBYTECODE
 
 # Runs the tests on the given interpreter. A test that hangs is shown with its threads after ten minutes, and ends the
 # run after forty.

@@ -116,8 +116,8 @@ def test_first_and_second_order_equal_plain_torch(data: st.DataObject) -> None:
         assert relative_error(a, b) < 1e-11
 
 
-@pytest.mark.parametrize(("dtype", "bar"), [("float32", 2e-6), ("float16", 4e-4), ("bfloat16", 2.7e-3)])
-def test_lower_precisions_stay_within_their_bars(dtype: str, bar: float, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_lower_precisions_stay_within_their_bars(dtype: str, bars: dict[str, float], rng: np.random.Generator) -> None:
     kind = getattr(torch, dtype)
     low = _leaves(rng, (2, 4, 64, 32), (2, 4, 64, 32), (2, 4, 64, 32), dtype=kind)
     high = [t.detach().double().requires_grad_() for t in low]
@@ -132,7 +132,7 @@ def test_lower_precisions_stay_within_their_bars(dtype: str, bar: float, rng: np
     expected = derivatives(reference_attention(*high), high)
     for a, b in zip(got, expected, strict=True):
         assert a.dtype == kind
-        assert relative_error(a, b) < bar
+        assert relative_error(a, b) <= bars[dtype]
 
 
 @pytest.mark.parametrize("layout", ["BHND", "BNHD", "odd"])
@@ -183,6 +183,8 @@ def test_what_is_not_served_raises(rng: np.random.Generator) -> None:
         scaled_dot_product_attention(q.float(), k, v, enable_gqa=True)
     with pytest.raises(ValueError, match="4 query heads and 2 key heads"):
         scaled_dot_product_attention(q, k, v)
+    with pytest.raises(ValueError, match=r"leading axes \[2\], \[3\], \[1\] do not broadcast"):
+        scaled_dot_product_attention(*(q.expand(n, *q.shape[1:]) for n in (2, 3, 1)))
     with pytest.raises(ValueError, match="head dim 3"):
         scaled_dot_product_attention(q[..., :3], k, v, enable_gqa=True)
 

@@ -16,7 +16,7 @@ import flashbob
 import numpy as np
 import pytest
 import torch
-from conftest import server_binary
+from conftest import server_arguments, server_binary
 from fake_server import FakeServer
 from flashbob.local_server import LocalServer
 from flashbob.torch import scaled_dot_product_attention
@@ -130,11 +130,11 @@ def test_training_goes_on_when_the_server_is_killed_and_restarted(
     binary = server_binary()
     if binary is None:
         pytest.skip("needs the server's program; run.sh names it")
-    servers = [LocalServer(binary)]
+    servers = [LocalServer(binary, server_arguments())]
     timers: list[threading.Timer] = []
 
     def start(address: str) -> None:
-        servers.append(LocalServer(binary, listen=address))
+        servers.append(LocalServer(binary, server_arguments(), listen=address))
 
     def restart() -> None:
         # Killed now, there again in half a second: what is computed in between waits.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,8 +17,6 @@ from flashbob.torch._bridge import DTYPES, Config, Residuals
 from flashbob.torch._functions import Forward
 
 ResidualPolicy = Literal["auto", "server", "client"]
-
-broadcast_shapes: Callable[..., tuple[int, ...]] = torch.broadcast_shapes
 
 # Below this, sending q, k and v again costs less than the calls that would keep them.
 _KEEP_BYTES = 1 << 20
@@ -93,7 +91,7 @@ def scaled_dot_product_attention(
         raise ValueError(f"key has {key.shape[-2]} rows and value {value.shape[-2]}")
 
     rank = max(query.dim(), key.dim(), value.dim())
-    leading: tuple[int, ...] = broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    leading = _broadcast(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     q = _four_axes(query, leading, heads)
     k = _four_axes(key, leading, kv_heads)
     v = _four_axes(value, leading, kv_heads)
@@ -220,6 +218,21 @@ def _check(query: Tensor, key: Tensor, value: Tensor, least_rank: int) -> None:
 
 def _heads(tensor: Tensor) -> int:
     return tensor.shape[-3] if tensor.dim() >= 3 else 1
+
+
+def _broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that all of them expand to. torch.broadcast_shapes loads sympy, which takes seconds."""
+    rank = max(len(shape) for shape in shapes)
+    extents = []
+    for axis in range(-rank, 0):
+        extent = 1
+        for shape in shapes:
+            if -axis <= len(shape) and shape[axis] != 1:
+                if extent not in (1, shape[axis]):
+                    raise ValueError(f"leading axes {', '.join(str(list(s)) for s in shapes)} do not broadcast")
+                extent = shape[axis]
+        extents.append(extent)
+    return tuple(extents)
 
 
 def _four_axes(tensor: Tensor, leading: Sequence[int], heads: int) -> Tensor:
