@@ -246,6 +246,14 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int device, const CudaE
                                                  properties.major, ".", properties.minor, "; the oldest served is ",
                                                  kOldestMajor, ".0"));
   }
+  FLASHBOB_ASSIGN_OR_RETURN(cuda::DeviceTraits traits, cuda::ReadDeviceTraits(device));
+  if (options.hopper == HopperKernels::kRequired && !traits.hopper_kernels) {
+    return absl::UnimplementedError(absl::StrCat("GPU ", device, ", ", properties.name, " of compute capability ",
+                                                 properties.major, ".", properties.minor,
+                                                 ", has no Hopper kernels in this build; they need 9.0 and sm_90a"));
+  }
+  if (options.hopper == HopperKernels::kNever) traits.hopper_kernels = false;
+  traits.shared_bytes_per_block = std::min(traits.shared_bytes_per_block, options.max_shared_bytes);
   const CurrentDevice current(device);
   FLASHBOB_RETURN_IF_ERROR(current.status());
 
@@ -275,8 +283,6 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int device, const CudaE
   // What the tensor core kernels sustain on one multiprocessor of an H200, for estimates before anything ran.
   constexpr double kFlopsPerMultiprocessor = 2.0e12;
   info.flops_per_second = kFlopsPerMultiprocessor * properties.multiProcessorCount;
-  FLASHBOB_ASSIGN_OR_RETURN(cuda::DeviceTraits traits, cuda::ReadDeviceTraits(device));
-  traits.shared_bytes_per_block = std::min(traits.shared_bytes_per_block, options.max_shared_bytes);
   return std::make_unique<CudaEngine>(device, std::move(info), traits, pool, memory_stream, options);
 }
 

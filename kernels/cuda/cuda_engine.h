@@ -26,12 +26,21 @@ std::string CudaDeviceModel(int device);
 // Why CudaDevices() is empty, in words; "" where it is not.
 std::string WhyNoCudaDevices();
 
+// Whether the kernels for Hopper (sm_90a) serve what they can.
+enum class HopperKernels : uint8_t {
+  kWhereAvailable,
+  kNever,     // the portable kernels serve everything
+  kRequired,  // an engine of a device or build without them is refused
+};
+
 struct CudaEngineOptions {
   double slice_seconds = 0.020;  // how long one slice of a plan may keep the device, by its kernels' estimated rates
   size_t max_shared_bytes = SIZE_MAX;  // of a block: less than the device has chooses the kernels of smaller devices
+  HopperKernels hopper = HopperKernels::kWhereAvailable;
 };
 
-// The engine of GPU `device`. NOT_FOUND where there is none of that number, UNIMPLEMENTED where it is too old.
+// The engine of GPU `device`. NOT_FOUND where there is none of that number, UNIMPLEMENTED where it is too old, or has
+// no Hopper kernels and they are required.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(int device, const CudaEngineOptions& options = {});
 
 }  // namespace flashbob

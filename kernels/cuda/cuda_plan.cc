@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/hopper/launch.h"
+#include "kernels/cuda/parts.h"
 #include "kernels/cuda/walk.h"
 
 namespace flashbob::cuda {
@@ -19,6 +21,12 @@ using enum TensorName;
 constexpr int64_t kMaxLength = int64_t{1} << 30;
 constexpr int64_t kMaxHeads = int64_t{1} << 30;
 constexpr int64_t kMaxItemsPerLaunch = int64_t{1} << 30;
+
+// Items are divided into parts where they are fewer waves than this; their states take no more than this.
+constexpr int64_t kPartsWaves = 8;
+constexpr size_t kMostPartsBytes = size_t{19} << 20;
+// A launch of fewer waves than this ends with a whole one where more items follow.
+constexpr int64_t kWholeWaves = 8;
 
 constexpr TensorSet kTangents = {kUq, kUk, kUv, kTq, kTk, kTv};
 constexpr TensorSet kColumnOutputs = {kDq, kDk, kDv, kGq, kGk, kGv, kTdq, kTdk, kTdv};
@@ -174,6 +182,7 @@ absl::Status CudaPlan::MakeTables() {
     const int64_t owned = std::max(1, KernelOf(pass).owned);
     int64_t query_blocks = 0;
     int64_t key_blocks = 0;
+    int64_t padded_rows = 0;
     for (size_t b = 0; b < batch; ++b) {
       const auto sequence = static_cast<int64_t>(b);
       SequenceInfo& info = tables_.get()[table * batch + b];
@@ -183,8 +192,10 @@ absl::Status CudaPlan::MakeTables() {
       info.key_len = static_cast<int32_t>(problem.key_len(sequence));
       info.first_query_block = query_blocks;
       info.first_key_block = key_blocks;
+      info.first_padded_row = padded_rows;
       query_blocks += Blocks(info.query_len, owned);
       key_blocks += Blocks(info.key_len, owned);
+      padded_rows += Blocks(info.query_len, kernels_.sum_rows) * kernels_.sum_rows;
     }
     blocks_[table] = pass == PassKind::kColumns ? key_blocks : query_blocks;
   }
@@ -207,6 +218,7 @@ PassArgs CudaPlan::ShapeArgs(PassKind pass) const {
   args.long_walks_first = args.window_right >= 0 && args.window_left < 0;
   args.scale = problem.scale();
   args.row_alignment = RowAlignment(problem);
+  args.interleave = KernelOf(pass).interleave;
   const bool fragments = pass == PassKind::kFinish && kernels_.fragment_sums;
   const bool over_rows =
       !fragments && (pass == PassKind::kRowDots || pass == PassKind::kZeroSums || pass == PassKind::kFinish);
@@ -268,6 +280,10 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
   const int64_t items = blocks * repeats;
   if (items == 0) return;
 
+  const auto block_of = [&](int64_t item) {
+    return static_cast<size_t>(PositionOf(item, blocks, repeats, args.interleave).block);
+  };
+
   // The walk of every block of a head, and how many of its steps are tiles.
   std::vector<TileRange> walks(static_cast<size_t>(blocks));
   std::vector<int64_t> tiles(static_cast<size_t>(blocks));
@@ -285,6 +301,7 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
       walks[i] = KeyTiles(item.sequence.mask, item.block, kernel.owned, kernel.streamed);
       tiles[i] = walks[i].end - walks[i].begin;
     }
+    if (kernel.compact_walk) walks[i] = {0, tiles[i]};
     head_tiles += static_cast<double>(tiles[i]);
     longest = std::max(longest, tiles[i]);
   }
@@ -302,7 +319,19 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
       std::max(total_tiles * tile_seconds / static_cast<double>(wave), static_cast<double>(longest) * tile_seconds);
   const double flops_per_tile = total_tiles > 0 ? flops / total_tiles : 0;
   if (seconds <= slice_seconds && items <= kMaxItemsPerLaunch) {
-    steps_.push_back({.pass = pass, .items = items, .flops = flops, .seconds = seconds});
+    LaunchStep step = {.pass = pass, .items = items, .flops = flops, .seconds = seconds};
+    if (kernel.compact_walk && items <= kPartsWaves * wave) {
+      DivisiblePass divisible = {.tile_seconds = tile_seconds, .wave = wave, .state_bytes = kernel.state_bytes};
+      for (int64_t item = 0; item < items; ++item) divisible.tiles.push_back(tiles[block_of(item)]);
+      step.parts = ChooseParts(divisible, kMostPartsBytes);
+      if (step.parts > 1) {
+        step.seconds = SecondsInParts(divisible, step.parts);
+        state_region_.bytes =
+            std::max(state_region_.bytes, static_cast<size_t>(items * step.parts) * kernel.state_bytes);
+        arrivals_region_.bytes = std::max(arrivals_region_.bytes, static_cast<size_t>(items) * sizeof(int32_t));
+      }
+    }
+    steps_.push_back(step);
     return;
   }
 
@@ -321,7 +350,7 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
       int64_t launch_longest = 0;
       double launch_seconds = 0;
       while (item < items && item - begin < kMaxItemsPerLaunch) {
-        const int64_t more = tiles[static_cast<size_t>(item % blocks)];
+        const int64_t more = tiles[block_of(item)];
         const double with_more =
             std::max((launch_tiles + static_cast<double>(more)) * tile_seconds / static_cast<double>(wave),
                      static_cast<double>(std::max(launch_longest, more)) * tile_seconds);
@@ -331,6 +360,14 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
         launch_seconds = with_more;
         ++item;
       }
+      if (item < items && item - begin < kWholeWaves * wave) {
+        // What a last wave of few would leave idle goes to the next launch.
+        for (int64_t over = (item - begin) % wave; over > 0; --over) {
+          launch_tiles -= static_cast<double>(tiles[block_of(--item)]);
+        }
+        launch_seconds = std::max(launch_tiles * tile_seconds / static_cast<double>(wave),
+                                  static_cast<double>(launch_longest) * tile_seconds);
+      }
       add({.pass = pass, .item_begin = begin, .items = item - begin}, launch_tiles, launch_seconds);
       continue;
     }
@@ -338,7 +375,7 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
     int64_t walk_begin = INT64_MAX;
     int64_t walk_end = 0;
     for (int64_t i = item; i < item + count_items; ++i) {
-      const TileRange& walk = walks[static_cast<size_t>(i % blocks)];
+      const TileRange& walk = walks[block_of(i)];
       if (walk.begin >= walk.end) continue;
       walk_begin = std::min(walk_begin, walk.begin);
       walk_end = std::max(walk_end, walk.end);
@@ -350,7 +387,7 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
       const int64_t next = std::min(tile + step_tiles, walk_end);
       double launch_tiles = 0;
       for (int64_t i = item; i < item + count_items; ++i) {
-        const auto block = static_cast<size_t>(i % blocks);
+        const size_t block = block_of(i);
         const TileRange& walk = walks[block];
         const int64_t steps = std::min(next, walk.end) - std::max(tile, walk.begin);
         // Steps between the bands of two heads of a group are no tiles: count them in proportion.
@@ -377,15 +414,19 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
 
 int64_t CudaPlan::SumColumns() const {
   const int64_t head_dim = computation().problem().head_dim();
+  if (kernels_.sum_columns > 0) return kernels_.sum_columns;
   return kernels_.fragment_sums ? Blocks(head_dim, 8) * 8 : head_dim;
 }
 
 int64_t CudaPlan::SumRows() const {
   const AttentionProblem& problem = computation().problem();
   if (!kernels_.fragment_sums || problem.batch() == 0) return problem.total_queries();
-  constexpr int64_t kRowBlock = 16;
-  if (packed_) return (problem.total_queries() / kRowBlock + problem.batch()) * kRowBlock;
-  return problem.batch() * Blocks(problem.query_len(0), kRowBlock) * kRowBlock;
+  const int64_t block = kernels_.sum_rows;
+  if (!packed_) return problem.batch() * Blocks(problem.query_len(0), block) * block;
+  if (kernels_.scalar_rows == 0) return (problem.total_queries() / block + problem.batch()) * block;
+  int64_t rows = 0;
+  for (int64_t b = 0; b < problem.batch(); ++b) rows += Blocks(problem.query_len(b), block) * block;
+  return rows;
 }
 
 void CudaPlan::LayOutWorkspace() {
@@ -398,22 +439,30 @@ void CudaPlan::LayOutWorkspace() {
     lse_region_.bytes = rows * real_bytes_;
     sum_region_.bytes = rows * static_cast<size_t>(problem.value_dim()) * real_bytes_;
   }
-  if (has(PassKind::kColumns) || has(PassKind::kRowDots)) scalars_region_.bytes = probe_rows * 4 * real_bytes_;
+  const auto padded_rows = static_cast<size_t>(problem.probe_count() * problem.heads() * SumRows());
+  if (has(PassKind::kColumns) || has(PassKind::kRowDots)) {
+    scalars_region_.bytes = (kernels_.scalar_rows > 0 ? padded_rows : probe_rows) * 4 * real_bytes_;
+  }
+  if (has(PassKind::kFinish) || (has(PassKind::kColumns) && kernels_.always_sums)) {
+    sum_region_.bytes = std::max(sum_region_.bytes, padded_rows * static_cast<size_t>(SumColumns()) * real_bytes_);
+  }
   if (has(PassKind::kFinish)) {
-    sum_region_.bytes =
-        std::max(sum_region_.bytes,
-                 static_cast<size_t>(problem.probe_count() * problem.heads() * SumRows() * SumColumns()) * real_bytes_);
     if (problem.deterministic() && has(PassKind::kColumns)) {
-      const auto tiles = static_cast<size_t>(
-          packed_ || problem.batch() == 0 ? problem.total_queries() / kernels_.columns.streamed + problem.batch()
-                                          : problem.batch() * Blocks(problem.query_len(0), kernels_.columns.streamed));
+      const auto tiles =
+          static_cast<size_t>(kernels_.scalar_rows > 0 ? SumRows() / kernels_.columns.streamed * kernels_.turns_of_tile
+                              : packed_ || problem.batch() == 0
+                                  ? problem.total_queries() / kernels_.columns.streamed + problem.batch()
+                                  : problem.batch() * Blocks(problem.query_len(0), kernels_.columns.streamed));
       turn_region_.bytes = tiles * static_cast<size_t>(problem.heads() * problem.probe_count()) * sizeof(int32_t);
       ticket_region_.bytes = sizeof(int32_t);
     }
   }
+  if (packed_ && (kernels_.rows.launch != nullptr || kernels_.columns.launch != nullptr)) {
+    maps_region_.bytes = hopper::SequenceMapBytes(problem.batch());
+  }
   size_t offset = 0;
-  for (Region* region :
-       {&table_region_, &lse_region_, &scalars_region_, &sum_region_, &turn_region_, &ticket_region_, &state_region_}) {
+  for (Region* region : {&table_region_, &maps_region_, &lse_region_, &scalars_region_, &sum_region_, &turn_region_,
+                         &ticket_region_, &arrivals_region_, &state_region_}) {
     region->offset = offset;
     offset += Align(region->bytes);
   }
@@ -435,6 +484,16 @@ void CudaPlan::CutSlices(double slice_seconds) {
 TensorView CudaPlan::View(TensorName name, void* data) const {
   const Strides strides = computation().problem().StridesOf(name);
   return {.data = data, .probe = strides.probe, .batch = strides.batch, .head = strides.head, .row = strides.row};
+}
+
+TensorView CudaPlan::PaddedView(void* data, int64_t width) const {
+  const AttentionProblem& problem = computation().problem();
+  const int64_t rows = SumRows();
+  TensorView view = {.data = data, .row = width};
+  view.head = (packed_ || problem.batch() == 0 ? rows : rows / problem.batch()) * width;
+  view.batch = packed_ ? 0 : view.head * problem.heads();
+  view.probe = rows * problem.heads() * width;
+  return view;
 }
 
 PassArgs CudaPlan::Args(PassKind pass, const TensorPointers& tensors, char* workspace) const {
@@ -483,20 +542,17 @@ PassArgs CudaPlan::Args(PassKind pass, const TensorPointers& tensors, char* work
     args.write_row_scalars = scalars_region_.bytes > 0;
   }
   if (scalars_region_.bytes > 0) {
-    // One record a query row, in the order of tlse.
+    // One record a query row, in the order of tlse, or padded as the sums of gQ are.
     args.row_scalars = View(kTlse, workspace + scalars_region_.offset);
+    if (kernels_.scalar_rows > 0) args.row_scalars = PaddedView(workspace + scalars_region_.offset, 1);
   }
   args.gq = output({kDq, kGq, kTdq});
   args.gk = output({kDk, kGk, kTdk});
   args.gv = output({kDv, kGv, kTdv});
-  if (args.gq.data != nullptr) {
-    const int64_t width = SumColumns();
-    args.gq_sum.data = workspace + sum_region_.offset;
-    args.gq_sum.row = width;
-    args.gq_sum.head = (packed_ || args.batch == 0 ? SumRows() : SumRows() / c.problem().batch()) * width;
-    args.gq_sum.batch = packed_ ? 0 : args.gq_sum.head * args.heads;
-    args.gq_sum.probe = SumRows() * args.heads * width;
+  if (args.gq.data != nullptr || kernels_.always_sums) {
+    args.gq_sum = PaddedView(workspace + sum_region_.offset, SumColumns());
   }
+  args.sequence_maps = maps_region_.bytes > 0 ? workspace + maps_region_.offset : nullptr;
   if (turn_region_.bytes > 0) {
     args.turn = reinterpret_cast<int32_t*>(workspace + turn_region_.offset);
     args.turn_tiles = static_cast<int64_t>(turn_region_.bytes / sizeof(int32_t)) /
@@ -521,8 +577,13 @@ absl::Status CudaPlan::LaunchOne(const LaunchStep& step, PassArgs args, char* wo
   args.tile_begin = step.tile_begin;
   args.tile_end = step.tile_end;
   if (state_region_.bytes > 0) args.state = workspace + state_region_.offset;
+  args.parts = step.parts;
+  if (arrivals_region_.bytes > 0) args.arrivals = reinterpret_cast<int32_t*>(workspace + arrivals_region_.offset);
   if (step.pass == PassKind::kColumns && args.ticket != nullptr) {
     FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(args.ticket, 0, sizeof(int32_t), stream), "zeroing the ticket"));
+  }
+  if (kernel.launch != nullptr) {
+    return ToStatus(kernel.launch(kernel, args, step.items * step.parts, stream), kernel.name);
   }
   constexpr size_t kSharedWithoutOptIn = 48 << 10;
   if (kernel.shared_bytes > kSharedWithoutOptIn) {
@@ -544,6 +605,10 @@ absl::Status CudaPlan::Launch(int slice, const TensorPointers& tensors, void* wo
       FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(base + table_region_.offset, tables_.get(), table_region_.bytes,
                                                         cudaMemcpyHostToDevice, stream),
                                         "copying a packed batch's table"));
+    }
+    if (arrivals_region_.bytes > 0) {
+      FLASHBOB_RETURN_IF_ERROR(ToStatus(
+          cudaMemsetAsync(base + arrivals_region_.offset, 0, arrivals_region_.bytes, stream), "zeroing counts"));
     }
     absl::Status zeroed;
     zero_outputs_.ForEach([&](TensorName name) {

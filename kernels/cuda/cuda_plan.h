@@ -4,7 +4,8 @@
 //
 // A pass is one launch where it takes no longer than a slice. A longer one is cut between items; where one item alone
 // is longer (a row block over a million keys), all items of a wave are cut along their walk, and their accumulators
-// stay in workspace from launch to launch.
+// stay in workspace from launch to launch. Where items are too few to fill the device, several CTAs share each
+// (parts.h).
 #ifndef FLASHBOB_KERNELS_CUDA_CUDA_PLAN_H_
 #define FLASHBOB_KERNELS_CUDA_CUDA_PLAN_H_
 
@@ -45,6 +46,7 @@ class CudaPlan : public Plan {
     int64_t items = 0;
     int64_t tile_begin = 0;
     int64_t tile_end = INT64_MAX;
+    int32_t parts = 1;  // CTAs an item
     double flops = 0;
     double seconds = 0;
   };
@@ -74,6 +76,8 @@ class CudaPlan : public Plan {
   PassArgs ShapeArgs(PassKind pass) const;
   PassArgs Args(PassKind pass, const TensorPointers& tensors, char* workspace) const;
   TensorView View(TensorName name, void* data) const;
+  // Rows of `width` elements, padded as those of gq_sum are.
+  TensorView PaddedView(void* data, int64_t width) const;
   absl::Status ZeroSums(char* workspace, cudaStream_t stream) const;
   absl::Status LaunchOne(const LaunchStep& step, PassArgs args, char* workspace, cudaStream_t stream) const;
 
@@ -90,11 +94,13 @@ class CudaPlan : public Plan {
   int64_t blocks_[4] = {};  // per head, of each table's pass
 
   Region table_region_;
+  Region maps_region_;  // tensor maps of packed sequences
   Region lse_region_;
   Region scalars_region_;
   Region sum_region_;  // o while it is needed, then gq_sum
   Region turn_region_;
   Region ticket_region_;
+  Region arrivals_region_;
   Region state_region_;
   size_t workspace_bytes_ = 0;
 

@@ -4,6 +4,7 @@
 
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/hopper/kernels.h"
 
 namespace flashbob::cuda {
 
@@ -23,6 +24,9 @@ absl::StatusOr<DeviceTraits> ReadDeviceTraits(int device) {
     FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaDeviceGetAttribute(value, attribute, device), "reading a GPU's attributes"));
   }
   traits.shared_bytes_per_block = static_cast<size_t>(shared_bytes);
+  // Machine code for sm_90a runs on 9.0 alone.
+  traits.hopper_kernels =
+      traits.major == 9 && traits.minor == 0 && hopper::Rows(hopper::HalfType::kBFloat16, 64) != nullptr;
   return traits;
 }
 

@@ -13,6 +13,7 @@ struct DeviceTraits {
   int minor = 0;
   int multiprocessors = 0;
   size_t shared_bytes_per_block = 0;  // with opt-in
+  bool hopper_kernels = false;        // it runs code for sm_90a, this build has it, and it may be used
 };
 
 // Those of GPU `device`.

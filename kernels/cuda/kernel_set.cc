@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/cuda/hopper/kernels.h"
+#include "kernels/cuda/hopper/launch.h"
 #include "kernels/cuda/mma/kernels.h"
 
 namespace flashbob::cuda {
@@ -139,6 +141,64 @@ int32_t PowerShift(const AttentionProblem& problem) {
   return std::clamp(static_cast<int32_t>(std::log2(static_cast<double>(longest))) - 10, 0, 10);
 }
 
+int64_t Padded(int64_t rows, int64_t block) { return (rows + block - 1) / block * block; }
+
+// Workspace that the kernels of sm_90a take past what performance.md grants every kernel, in bytes: rows and columns of
+// padding, and maps of packed sequences.
+double HopperPadding(const AttentionProblem& problem, int32_t bucket) {
+  const bool packed = problem.layout() == Layout::kTHD;
+  int64_t padded = 0;
+  for (int64_t b = 0; b < (packed ? problem.batch() : 1); ++b) {
+    padded += Padded(problem.query_len(b), hopper::ColumnQueries(bucket));
+  }
+  if (!packed) padded *= problem.batch();
+  const double floats =
+      static_cast<double>(padded) * (bucket + hopper::kRowScalars) -
+      static_cast<double>(problem.total_queries()) * static_cast<double>(problem.head_dim() + hopper::kRowScalars);
+  return floats * static_cast<double>(sizeof(float)) * static_cast<double>(problem.heads() * problem.probe_count()) +
+         (packed ? static_cast<double>(hopper::SequenceMapBytes(problem.batch())) : 0);
+}
+
+// Puts the kernels of sm_90a into a set where they take the rows and columns of a computation: second order, 16-byte
+// rows, one of their buckets. With neither tangent of the scores the portable kernels have less than half of the
+// products to do.
+bool UseHopperKernels(const Computation& computation, const DeviceTraits& device, KernelSet& set) {
+  const AttentionProblem& problem = computation.problem();
+  constexpr double kMostPadding = 12 << 20;
+  constexpr int64_t kMostRows = int64_t{1} << 27;  // diagonals are counted in 30 bits
+  const bool half = problem.dtype() == DType::kBFloat16 || problem.dtype() == DType::kFloat16;
+  const int64_t dim = std::max(problem.head_dim(), problem.value_dim());
+  const int32_t bucket = dim <= 64 ? 64 : 128;
+  if (!device.hopper_kernels || !half || dim > 128 || RowAlignment(problem) != 16 ||
+      !(std::abs(problem.scale()) < 1e30) || !computation.inputs().HasAny({kUq, kUk, kTq, kTk}) ||
+      computation.HasInput(kTdo) || problem.batch() == 0 || problem.total_queries() > kMostRows ||
+      problem.total_keys() > kMostRows || HopperPadding(problem, bucket) > kMostPadding) {
+    return false;
+  }
+  const hopper::HalfType type =
+      problem.dtype() == DType::kBFloat16 ? hopper::HalfType::kBFloat16 : hopper::HalfType::kFloat16;
+  const bool ordered = problem.deterministic() && computation.outputs().HasAny({kGq, kTdq});
+  const PassKernel* rows = hopper::Rows(type, bucket);
+  const PassKernel* columns =
+      ordered ? hopper::OrderedSecondColumns(type, bucket) : hopper::SecondColumns(type, bucket);
+  const PassKernel* finish = hopper::Finish(type, bucket);
+  if (rows == nullptr || columns == nullptr || finish == nullptr ||
+      std::max(rows->shared_bytes, columns->shared_bytes) > device.shared_bytes_per_block) {
+    return false;
+  }
+  set.rows = *rows;
+  set.columns = *columns;
+  set.finish = *finish;
+  set.log2_columns = true;
+  set.fragment_sums = true;
+  set.sum_rows = set.scalar_rows = hopper::ColumnQueries(bucket);
+  set.sum_columns = bucket;
+  set.always_sums = true;
+  set.turns_of_tile = hopper::kTurnsOfTile;
+  set.rows_power_shift = set.columns_power_shift = PowerShift(problem);
+  return true;
+}
+
 }  // namespace
 
 int32_t RowAlignment(const AttentionProblem& problem) {
@@ -155,7 +215,10 @@ KernelSet SelectKernels(const Computation& computation, const DeviceTraits& devi
   set.columns = plain.columns;
   set.row_dots = plain.row_dots;
   set.finish = plain.finish;
-  if (!TensorCoresServe(problem)) return set;
+  if (!TensorCoresServe(problem)) {
+    UseHopperKernels(computation, device, set);
+    return set;
+  }
 
   const TensorCoreKernels fast = TensorCoreOf(problem.dtype(), std::max(problem.head_dim(), problem.value_dim()));
   const mma::GeneralKernels& general = fast.general();
@@ -175,6 +238,7 @@ KernelSet SelectKernels(const Computation& computation, const DeviceTraits& devi
   const bool tangents = given({kUq, kUk, kUv, kTq, kTk, kTv});
   const bool whole = given({kUq, kTq}) && given({kUk, kTk}) && given({kUv, kTv});
   if (const auto kernel = choose({general.forward}, fast.forward, true)) set.forward = *kernel;
+  if (UseHopperKernels(computation, device, set)) return set;
   if (const auto kernel = choose({general.rows}, fast.rows, whole)) {
     set.rows = *kernel;
     set.rows_power_shift = PowerShift(problem);

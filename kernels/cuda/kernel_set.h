@@ -30,7 +30,12 @@ struct KernelSet {
   PassKernel row_dots;
   PassKernel finish;
   bool log2_columns = false;
-  bool fragment_sums = false;  // gq_sum is as FragmentSums says, else row by row
+  bool fragment_sums = false;  // gq_sum is in the order of the column kernel's accumulators, else row by row
+  int32_t sum_rows = 16;       // then its rows are padded to this, a sequence
+  int32_t sum_columns = 0;     // and its columns to this; 0: not
+  bool always_sums = false;    // the column kernel adds to gq_sum even where gQ is not wanted
+  int32_t scalar_rows = 0;     // row scalars lie as hopper/mapped_args.h says, padded to this many rows; 0: row by row
+  int32_t turns_of_tile = 1;   // of PassArgs::turn, where deterministic
   int32_t rows_power_shift = 0;
   int32_t columns_power_shift = 0;
 };

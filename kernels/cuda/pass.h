@@ -32,6 +32,7 @@ struct SequenceInfo {
   int32_t key_len;
   int64_t first_query_block;  // blocks of earlier sequences, per head, in blocks of the row passes
   int64_t first_key_block;    // the same in blocks of the column pass
+  int64_t first_padded_row;  // query rows of earlier sequences, each padded as the sums of gQ are (KernelSet::sum_rows)
 };
 
 // Scalars of one query row and probe, as the column pass reads them. `lse` is in the units of the kernels' exponential:
@@ -94,9 +95,15 @@ struct PassArgs {
   int64_t tile_begin = 0;
   int64_t tile_end = INT64_MAX;
   void* state = nullptr;  // one slot of PassKernel::state_bytes a CTA; null where no item is split
+
+  // Kernels that say so (PassKernel) know these too.
+  int32_t interleave = 1;         // heads whose blocks take turns in the order of items
+  int32_t parts = 1;              // CTAs that share an item's walk; their sums meet in `state`
+  int32_t* arrivals = nullptr;    // per item of the launch: parts that are done. Zero before and after.
+  void* sequence_maps = nullptr;  // tensor maps of packed sequences, made by the launch (hopper/mapped_args.h)
 };
 
-// One kernel with its launcher.
+// One kernel, and how it is launched.
 struct PassKernel {
   const char* name;
   int32_t owned;     // rows that a CTA owns
@@ -106,8 +113,14 @@ struct PassKernel {
   size_t shared_bytes;     // dynamic
   size_t state_bytes;      // of an item that is split over launches
   double flops_per_sm;     // sustained rate of one multiprocessor, FLOP/s; for cutting slices
-  const void* function;    // __global__ void(PassArgs)
+  const void* function;    // __global__ void(PassArgs), unless `launch` says otherwise
   int32_t filled_dim = 0;  // narrower rows are filled with zeros up to here, and cost as much
+  // Launches `ctas` of a kernel that takes more than PassArgs. Neither allocates nor waits.
+  cudaError_t (*launch)(const PassKernel& kernel, const PassArgs& args, int64_t ctas, cudaStream_t stream) = nullptr;
+  int32_t interleave = 1;  // PassArgs::interleave
+  // Tiles of a walk are counted from its own first one, without gaps between heads (tile_begin, tile_end), and several
+  // CTAs may share a walk (PassArgs::parts).
+  bool compact_walk = false;
 };
 
 }  // namespace flashbob::cuda

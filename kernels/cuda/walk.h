@@ -41,14 +41,37 @@ struct Item {
 
 enum class Side : uint8_t { kQuery, kKey };
 
-// Decodes item number -> (probe, batch or sequence, head, block of `owned` rows). Blocks are innermost.
+// Where item `number` stands among the blocks of a head and among all heads (of probes, batch entries, in that order).
+// Blocks are innermost; with `interleave` heads, that many take turns, so that the first blocks of all come first.
+struct ItemPosition {
+  int64_t block;
+  int64_t head;
+};
+FLASHBOB_HOST_DEVICE inline ItemPosition PositionOf(int64_t number, int64_t blocks, int64_t heads, int32_t interleave) {
+  if (interleave <= 1) return {number % blocks, number / blocks};
+  const int64_t first_head = number / (blocks * interleave) * interleave;
+  const int64_t left = heads - first_head;
+  const int64_t turns = left < interleave ? left : interleave;
+  const int64_t within = number - first_head * blocks;
+  return {within / turns, first_head + within % turns};
+}
+
+// Heads of a pass over all probes and batch entries.
+template <Side kSide>
+FLASHBOB_HOST_DEVICE inline int64_t AllHeads(const PassArgs& args) {
+  return int64_t{args.probes} * (args.sequences == nullptr ? args.batch : 1) *
+         (kSide == Side::kQuery ? args.heads : args.kv_heads);
+}
+
+// Decodes item number -> (probe, batch or sequence, head, block of `owned` rows).
 template <Side kSide>
 FLASHBOB_HOST_DEVICE inline Item ItemAt(const PassArgs& args, int64_t number, int32_t owned) {
   const int64_t blocks = kSide == Side::kQuery ? args.query_blocks : args.key_blocks;
   const int32_t heads = kSide == Side::kQuery ? args.heads : args.kv_heads;
   Item item;
-  int64_t block = number % blocks;
-  int64_t rest = number / blocks;
+  const ItemPosition position = PositionOf(number, blocks, AllHeads<kSide>(args), args.interleave);
+  int64_t block = position.block;
+  int64_t rest = position.head;
   item.head = static_cast<int32_t>(rest % heads);
   rest /= heads;
   if (args.sequences == nullptr) {

@@ -18,8 +18,9 @@ conformance::Runner MakeCpuRunner() {
   };
 }
 
+template <HopperKernels kHopper>
 conformance::Runner MakeCudaRunner() {
-  absl::StatusOr<std::unique_ptr<Engine>> created = CreateCudaEngine(CudaDevices().front());
+  absl::StatusOr<std::unique_ptr<Engine>> created = CreateCudaEngine(CudaDevices().front(), {.hopper = kHopper});
   if (!created.ok()) {
     return [status = created.status()](const Computation&, const TensorPointers&) { return status; };
   }
@@ -36,7 +37,13 @@ std::vector<EngineUnderTest> EnginesUnderTest() {
       {.name = "reference", .make_runner = MakeReferenceRunner, .materialises = true},
       {.name = "cpu", .make_runner = MakeCpuRunner}};
   if (!CudaDevices().empty()) {
-    engines.push_back({.name = "cuda", .make_runner = MakeCudaRunner, .bars = conformance::BarKind::kGpu});
+    engines.push_back(
+        {.name = "cuda", .make_runner = MakeCudaRunner<HopperKernels::kNever>, .bars = conformance::BarKind::kGpu});
+    if (CreateCudaEngine(CudaDevices().front(), {.hopper = HopperKernels::kRequired}).ok()) {
+      engines.push_back({.name = "hopper",
+                         .make_runner = MakeCudaRunner<HopperKernels::kRequired>,
+                         .bars = conformance::BarKind::kGpu});
+    }
   }
   return engines;
 }

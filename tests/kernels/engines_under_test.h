@@ -19,7 +19,8 @@ struct EngineUnderTest {
 
 inline std::ostream& operator<<(std::ostream& out, const EngineUnderTest& engine) { return out << engine.name; }
 
-// The reference itself, the CPU engine, and the CUDA engine where there is a GPU.
+// The reference itself, the CPU engine, and, where there is a GPU, the CUDA engine with its portable kernels and, if it
+// can, with those for Hopper.
 std::vector<EngineUnderTest> EnginesUnderTest();
 
 }  // namespace flashbob

@@ -1,4 +1,5 @@
-// BoB, pass 2 (columns), on sm_90: a CTA owns 128 keys of a kv head and streams the queries that see them.
+// The column pass of BoB, and of the JVP without tdo, on sm_90: a CTA owns 128 keys of a kv head and streams the
+// queries that see them.
 //
 //     P  = exp(S - L)            G = tau (uQ K^T + Q uK^T)      dP = dO V^T      H = dO uV^T
 //     X  = P . (G - c)           Z = P . (dP - D)               Y  = P . ((G - c) . (dP - D) + H - r)
@@ -10,19 +11,25 @@
 // later, by vector reductions into an fp32 buffer in the order of the accumulators.
 //
 //   head dim   query tile   stages   gQ of a tile                 accumulators a thread
-//   64         64           3        one warpgroup, in turn       gV 32, gK 32, scores 3 x 32, then gQ 32 and S, G
-//   ahead 128        32           2        each warpgroup half of d     gV 64, gK 64, scores 5 x 16, then gQ 16 and
-//   scores ahead
+//   64         64           3        one warpgroup, in turn       gV 32, gK 32, scores 3 x 32, then gQ and S, G ahead
+//   128        32           2        each warpgroup half of d     gV 64, gK 64, scores 5 x 16, then gQ, scores ahead
 //
 // H has no accumulators of its own: it is added onto (G - c) . (dP - D) - r. The scores of the next tile are queued
 // behind gQ.
+//
+// kOrdered: key blocks add to a tile of gQ one after the other (turn.cuh's order), each warp for itself. A warp passes
+// its turn when it comes to its next tile: its reductions are done by then, and the fence costs little.
 //
 // Shared memory: K, uK, V, uV (128 rows each), stages of Q, uQ, dO and row scalars, two buffers of Y and Z: 204 and
 // 211 KiB. FLOP: 20 x 128 x queries x d. Bytes: 3 x 2 d in and 4 d added per query and block.
 #ifndef FLASHBOB_KERNELS_CUDA_HOPPER_BOB_COLUMNS_CUH_
 #define FLASHBOB_KERNELS_CUDA_HOPPER_BOB_COLUMNS_CUH_
 
-#include "kernels/cuda/hopper/bob_params.h"
+#include <cuda/atomic>
+
+#include "kernels/cuda/hopper/kernels.h"
+#include "kernels/cuda/hopper/mapped_args.h"
+#include "kernels/cuda/hopper/state.cuh"
 #include "kernels/cuda/hopper/walk.cuh"
 #include "kernels/cuda/tile/hopper/barrier.cuh"
 #include "kernels/cuda/tile/hopper/registers.cuh"
@@ -31,14 +38,17 @@
 
 namespace flashbob::cuda::hopper {
 
-template <typename T, int kHeadDim>
+template <typename T, int kHeadDim, bool kOrdered>
 struct BobColumns {
+  // The tensors, in the order of the maps.
+  enum Map { kK, kUk, kV, kUv, kQ, kUq, kDout, kGk, kGv };
+
   // Groups of scores (S, G, dP) that are queued before the tile at hand is done.
-  static constexpr int kAhead = kHeadDim == 64 ? 2 : 3;
+  static constexpr int kAhead = (kHeadDim == 64 ? 2 : 3) - (kOrdered ? 1 : 0);
   // Which of K, uK, V, uV (bits 0-3) a warpgroup keeps as A operands in registers, where they cost no bandwidth.
   static constexpr int kResident = kHeadDim == 64 ? 1 : 0;
   static constexpr int kKeys = 128;
-  static constexpr int kQueries = ColumnsQueries(kHeadDim);
+  static constexpr int kQueries = ColumnQueries(kHeadDim);
   static constexpr int kStages = kHeadDim == 64 ? 3 : 2;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr int kThreads = 384;
@@ -65,13 +75,23 @@ struct BobColumns {
   static constexpr uint32_t kStagesOffset = 4 * kKeyTile;
   static constexpr uint32_t kBuffersOffset = kStagesOffset + kStages * kStageBytes;
   static constexpr uint32_t kBarriersOffset = kBuffersOffset + 2 * kBuffer;
-  static constexpr uint32_t kInfoOffset = kBarriersOffset + 128;
-  static constexpr uint32_t kSharedBytes = kInfoOffset + kStages * 8 + 8;
+  static constexpr uint32_t kInfoOffset = kBarriersOffset + 128;  // a word each: what Info names
+  static constexpr uint32_t kSharedBytes = kInfoOffset + 4 * (16 + 2 * kStages);
   static_assert(kScalarBytes <= 1024 && kSharedBytes + 1024 <= 232448);
 
   static constexpr int kScores = kQueries / 2;   // accumulators of a score tile, and of gQ^T
   static constexpr int kSteps = kQueries / 16;   // k-steps over queries
   static constexpr int kOutputs = kHeadDim / 2;  // accumulators of gV, gK
+  static constexpr int64_t kStateBytes = kStateThreads * 2 * kOutputs * sizeof(float);
+
+  // Words in shared memory: the CTA's number in the launch, whether it is the last of its parts, the mask, the block of
+  // keys, for every warp the tile at which it has not passed its turn, for every stage the first query and the tile's
+  // number among all sums of gQ. Consumers read them where
+  // they need them and keep no registers for them.
+  enum Info { kNumber, kLast, kDiagonal, kDiagonals, kKeyEnd, kBlock, kUnpassed = 8, kStage = 16 };
+  // In a tile's number: the block of keys before this one adds to it too.
+  static constexpr uint32_t kAwait = 1u << 31;
+  static constexpr uint32_t kNoTile = UINT32_MAX;
 
   // Byte offsets of k-step `step` over the head dim, in a tile of keys, of Q and of dO.
   __device__ static constexpr uint32_t KeyStep(int step) { return step / 4 * kKeyPanel + step % 4 * 32; }
@@ -100,41 +120,79 @@ struct BobColumns {
   }
   __device__ static uint32_t KeysLoaded(uint32_t shared) { return shared + kBarriersOffset; }
 
-  __device__ static void Produce(const ColumnsParams& params, uint32_t shared, const ColumnWalk& walk) {
-    PrefetchMap(&params.q);
-    PrefetchMap(&params.uq);
-    PrefetchMap(&params.dout);
+  __device__ static uint32_t InfoAt(uint32_t shared, uint32_t word) { return shared + kInfoOffset + 4 * word; }
+
+  __device__ static void StoreInfo(uint32_t shared, int64_t number, const ColumnWalk& walk) {
+    const BandMask& mask = walk.item.sequence.mask;
+    const DiagonalRange range(mask);
+    StoreShared(InfoAt(shared, kNumber), static_cast<uint32_t>(number));
+    StoreShared(InfoAt(shared, kDiagonal),
+                static_cast<uint32_t>(walk.key0 - static_cast<int32_t>(mask.shift) - range.lowest));
+    StoreShared(InfoAt(shared, kDiagonals), range.count);
+    StoreShared(InfoAt(shared, kKeyEnd), static_cast<uint32_t>(mask.key_len - walk.key0));
+    StoreShared(InfoAt(shared, kBlock), static_cast<uint32_t>(walk.item.block));
+    for (uint32_t warp = 0; warp < kConsumers / 32; ++warp) StoreShared(InfoAt(shared, kUnpassed + warp), kNoTile);
+  }
+
+  __device__ static void Produce(const MappedArgs& args, uint32_t shared, const ColumnWalk& walk,
+                                 const WalkShare& share) {
+    const PassArgs& pass = args.pass;
+    const Item& item = walk.item;
+    const CUtensorMap* const maps = MapsOf(args, item);
+    if (pass.sequences != nullptr) {
+      for (int map = kK; map <= kDout; ++map) AcquireMap(maps + map);
+    }
+    PrefetchMap(maps + kQ);
+    PrefetchMap(maps + kUq);
+    PrefetchMap(maps + kDout);
+    const int32_t batch = BatchOf(args, item);
     const uint32_t keys_loaded = KeysLoaded(shared);
     ArriveExpectBytes(keys_loaded, 4 * kKeyTile);
-    const CUtensorMap* const maps[4] = {&params.k, &params.uk, &params.v, &params.uv};
 #pragma unroll
-    for (int tensor = 0; tensor < 4; ++tensor) {
+    for (int tensor = kK; tensor <= kUv; ++tensor) {
+      const int32_t probe = ProbeOf(args, tensor, tensor == kUk || tensor == kUv ? item.probe : 0);
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
-        LoadBox(shared + kKeysOffset + tensor * kKeyTile + panel * kKeyPanel, maps[tensor],
-                {panel * 64, walk.key0, walk.kv_head, walk.batch}, keys_loaded);
+        LoadBox(shared + kKeysOffset + tensor * kKeyTile + panel * kKeyPanel, maps + tensor,
+                {panel * 64, walk.key0, item.head, batch, probe}, keys_loaded);
       }
     }
+    const int32_t uq_probe = ProbeOf(args, kUq, item.probe);
+    const int32_t dout_probe = ProbeOf(args, kDout, 0);
+    // Of the first head of the group.
+    const int32_t first_head = item.head * args.group;
+    const int64_t first_row = FirstPaddedRow(pass, item);
+    const int64_t first_scalar = RowOffset(pass.row_scalars, item.probe, item.sequence.index, first_head, first_row);
+    constexpr int64_t kTile = kQueries * kHeadDim;
+    const uint32_t first_tile =
+        static_cast<uint32_t>(RowOffset(pass.gq_sum, item.probe, item.sequence.index, first_head, first_row) / kTile);
+    const uint32_t tiles_of_head = static_cast<uint32_t>(pass.gq_sum.head / kTile);
+    TileRange before;
+    if (kOrdered && item.block > 0) before = QueryTiles(item.sequence.mask, item.block - 1, kKeys, kQueries);
     RingPosition<kStages> ring;
-    for (int32_t step = 0; step < walk.steps; ++step) {
+    for (int32_t step = share.begin; step < share.end; ++step) {
       const ColumnStep at = walk.At(step);
       const uint32_t stage = shared + kStagesOffset + ring.stage * kStageBytes;
       const uint32_t full = FullStage(shared, ring.stage);
       Wait(EmptyStage(shared, ring.stage), ring.parity ^ 1);
-      const int32_t head = walk.kv_head * params.group + at.head_in_group;
-      const int64_t row =
-          (static_cast<int64_t>(walk.batch) * params.kv_heads * params.group + head) * walk.padded_queries + at.query0;
-      StoreShared(shared + kInfoOffset + ring.stage * 8, static_cast<uint32_t>(at.query0));
-      StoreShared(shared + kInfoOffset + ring.stage * 8 + 4, static_cast<uint32_t>(row / kQueries));
+      const int32_t head = first_head + at.head_in_group;
+      uint32_t tile = first_tile + static_cast<uint32_t>(at.head_in_group) * tiles_of_head +
+                      static_cast<uint32_t>(at.query0 / kQueries);
+      if (kOrdered && at.query0 / kQueries >= before.begin && at.query0 / kQueries < before.end) tile |= kAwait;
+      StoreShared(InfoAt(shared, kStage + 2 * ring.stage), static_cast<uint32_t>(at.query0));
+      StoreShared(InfoAt(shared, kStage + 2 * ring.stage + 1), tile);
       ArriveExpectBytes(full, kLoadedBytes);
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
-        const BoxCoordinates box = {panel * 64, at.query0, head, walk.batch};
-        LoadBox(stage + panel * kQueryPanel, &params.q, box, full);
-        LoadBox(stage + panel * kQueryPanel + kQueryBox, &params.uq, box, full);
-        LoadBox(stage + kOutOffset + panel * kQueryBox, &params.dout, box, full);
+        LoadBox(stage + panel * kQueryPanel, maps + kQ, {panel * 64, at.query0, head, batch, 0}, full);
+        LoadBox(stage + panel * kQueryPanel + kQueryBox, maps + kUq, {panel * 64, at.query0, head, batch, uq_probe},
+                full);
+        LoadBox(stage + kOutOffset + panel * kQueryBox, maps + kDout, {panel * 64, at.query0, head, batch, dout_probe},
+                full);
       }
-      LoadBytes(stage + kScalarOffset, params.row_scalars + row * kRowScalars, kScalarBytes, full);
+      const int64_t row = first_scalar + at.head_in_group * pass.row_scalars.head + at.query0;
+      LoadBytes(stage + kScalarOffset, static_cast<const float*>(pass.row_scalars.data) + row * kRowScalars,
+                kScalarBytes, full);
       ring.Advance();
     }
   }
@@ -194,16 +252,15 @@ struct BobColumns {
     uint32_t count;
 
     PairTest() = default;
-    __device__ PairTest(const ColumnsParams& params, const Consumer& me, int32_t query0) {
-      const DiagonalRange range = DiagonalsOf(params.mask);
-      count = range.count;
+    __device__ explicit PairTest(const Consumer& me) {
+      const auto info = [&](uint32_t word) { return static_cast<int32_t>(LoadShared(InfoAt(me.shared, word))); };
       const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
-      const int32_t key =
-          static_cast<int32_t>(LoadShared(me.shared + kInfoOffset + kStages * 8) + threadIdx.x / 32 * 16) + lane / 4;
-      const int32_t query = query0 + 2 * (lane % 4) + static_cast<int32_t>(params.mask.shift) + range.lowest;
+      const int32_t key = static_cast<int32_t>(threadIdx.x / 32 * 16) + lane / 4;
+      const int32_t query = info(kStage + 2 * me.ring.stage) + 2 * (lane % 4);
+      count = static_cast<uint32_t>(info(kDiagonals));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        diagonal[i] = key + 8 * i < params.mask.key_len ? key + 8 * i - query : DiagonalRange::kNever;
+        diagonal[i] = key + 8 * i < info(kKeyEnd) ? info(kDiagonal) + key + 8 * i - query : DiagonalRange::kNever;
       }
     }
     __device__ bool operator()(int row, int column) const {
@@ -235,12 +292,45 @@ struct BobColumns {
     }
   }
 
-  __device__ static void AddSum(const float (&gq)[kScores], const Consumer& me, uint32_t tile) {
+  // This warp's turn at `tile`.
+  __device__ static int32_t* TurnOf(const PassArgs& pass, const Consumer& me, uint32_t tile) {
+    return pass.turn + static_cast<int64_t>(tile) * kTurnsOfTile + (kAlternate ? 0 : 4 * me.warpgroup) +
+           threadIdx.x / 32 % 4;
+  }
+
+  // Passes this warp's turn at the tile that it added to before, if there is one, and remembers `tile`. One lane.
+  __device__ static void PassTurn(const PassArgs& pass, const Consumer& me, uint32_t tile) {
+    const uint32_t slot = InfoAt(me.shared, kUnpassed + threadIdx.x / 32);
+    const uint32_t before = LoadShared(slot);
+    StoreShared(slot, tile);
+    if (before == kNoTile) return;
+    ::cuda::atomic_ref<int32_t, ::cuda::thread_scope_device> turn(*TurnOf(pass, me, before));
+    turn.store(static_cast<int32_t>(LoadShared(InfoAt(me.shared, kBlock))) + 1, ::cuda::memory_order_release);
+  }
+
+  // Waits for this warp's turn at `tile`. One lane.
+  __device__ static void AwaitTurn(const PassArgs& pass, const Consumer& me, uint32_t tile) {
+    const int32_t block = static_cast<int32_t>(LoadShared(InfoAt(me.shared, kBlock)));
+    ::cuda::atomic_ref<int32_t, ::cuda::thread_scope_device> turn(*TurnOf(pass, me, tile));
+    while (turn.load(::cuda::memory_order_acquire) < block) {
+    }
+  }
+
+  __device__ static void AddSum(const PassArgs& pass, const float (&gq)[kScores], Consumer& me, uint32_t tile) {
+    if constexpr (kOrdered) {
+      if (threadIdx.x % 32 == 0) {
+        PassTurn(pass, me, tile & ~kAwait);
+        if ((tile & kAwait) != 0) AwaitTurn(pass, me, tile & ~kAwait);
+      }
+      __syncwarp();
+      tile &= ~kAwait;
+    }
     float* to = me.sum + static_cast<int64_t>(tile) * (kQueries * kHeadDim);
 #pragma unroll
     for (int chunk = 0; chunk < kScores / 4; ++chunk) {
       AddGlobal4(to + chunk * 512, gq[4 * chunk], gq[4 * chunk + 1], gq[4 * chunk + 2], gq[4 * chunk + 3]);
     }
+    if constexpr (kOrdered) __syncwarp();
   }
 
   // The products that need nothing but the tile, a group each: 0 is S (joined: with K uQ^T behind it), 1 is G, 2 is dP.
@@ -284,11 +374,10 @@ struct BobColumns {
 
   // From the scores of the stage at hand: P, X, Z and what of Y's second factor needs no H. kMasked tests every pair.
   template <bool kMasked>
-  __device__ __forceinline__ static void TakeScores(const ColumnsParams& params, Consumer& me) {
+  __device__ __forceinline__ static void TakeScores(const MappedArgs& args, Consumer& me) {
     const uint32_t scalars = me.shared + kStagesOffset + me.ring.stage * kStageBytes + kScalarOffset + me.scalar_column;
-    const uint32_t info = me.shared + kInfoOffset + me.ring.stage * 8;
     [[maybe_unused]] PairTest visible;
-    if constexpr (kMasked) visible = PairTest(params, me, static_cast<int32_t>(LoadShared(info)));
+    if constexpr (kMasked) visible = PairTest(me);
     WaitFor<2>();
     Settle(me.s);
 #pragma unroll
@@ -297,7 +386,7 @@ struct BobColumns {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& p = me.s[4 * block + i];
-        p = Exp2(fmaf(p, params.score_scale, i % 2 == 0 ? -lse.x : -lse.y));
+        p = Exp2(fmaf(p, args.score_scale, i % 2 == 0 ? -lse.x : -lse.y));
         if constexpr (kMasked) p = visible(i / 2, 8 * block + i % 2) ? p : 0.0f;
       }
     }
@@ -313,8 +402,8 @@ struct BobColumns {
           me.g[at] += me.s[kScores + at];
           me.g[at + 1] += me.s[kScores + at + 1];
         }
-        me.g[at] = fmaf(me.g[at], params.scale, -c.x);
-        me.g[at + 1] = fmaf(me.g[at + 1], params.scale, -c.y);
+        me.g[at] = fmaf(me.g[at], args.scale, -c.x);
+        me.g[at + 1] = fmaf(me.g[at + 1], args.scale, -c.y);
         me.x[block / 2][2 * (block % 2) + i] = RoundPair<T>(me.s[at] * me.g[at], me.s[at + 1] * me.g[at + 1]);
       }
     }
@@ -335,19 +424,14 @@ struct BobColumns {
         me.g[at + 1] = fmaf(me.g[at + 1], dp1, -r.y);
       }
     }
-    me.tile = LoadShared(info + 4);
-  }
-
-  __device__ static void ReleaseStage(uint32_t empty_stage) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) Arrive(empty_stage);
+    me.tile = LoadShared(InfoAt(me.shared, kStage + 2 * me.ring.stage + 1));
   }
 
   // The rest of the tile whose scores are taken, and the scores of the next. Y and Z go to the buffer of the tile's
   // lowest bit. kHandOver: the other warpgroup reads them (at 128, also). kSum: this one computes gQ of the tile
   // before. kNext: there is a next tile, kMasked: of that, a masked one.
   template <bool kMasked, bool kHandOver, bool kSum, bool kNext>
-  __device__ __forceinline__ static void Step(const ColumnsParams& params, Consumer& me, uint32_t number) {
+  __device__ __forceinline__ static void Step(const MappedArgs& args, Consumer& me, uint32_t number) {
     const uint32_t stage = me.shared + kStagesOffset + me.ring.stage * kStageBytes;
     const uint32_t empty_stage = EmptyStage(me.shared, me.ring.stage);
     const uint32_t buffer = number & 1;
@@ -422,7 +506,7 @@ struct BobColumns {
     }
     // All but the last group of this tile is done: its A operands make room for the next scores.
     WaitFor<1>();
-    if constexpr (kSum) ReleaseStage(empty_stage);
+    if constexpr (kSum) ArriveWarp(empty_stage);
     me.ring.Advance();
     constexpr int kLater = kNext ? kAhead : 0;
     if constexpr (kLater > 0) {
@@ -433,20 +517,20 @@ struct BobColumns {
     if constexpr (kSum) {
       Settle(gq);
       NamedArrive(kAlternate ? kEmptyBarrier + other : kEmptyBarrier + other + 2 * me.warpgroup, kConsumers);
-      AddSum(gq, me, me.previous_tile);
+      AddSum(args.pass, gq, me, me.previous_tile);
     } else {
-      ReleaseStage(empty_stage);
+      ArriveWarp(empty_stage);
     }
     me.previous_tile = tile;
     if constexpr (kNext) {
       if constexpr (kAhead == 0) Wait(FullStage(me.shared, me.ring.stage), me.ring.parity);
       IssueScores<kAhead, 3>(me);
-      TakeScores<kMasked>(params, me);
+      TakeScores<kMasked>(args, me);
     }
   }
 
   // gQ of the last tile.
-  __device__ __forceinline__ static void Drain(Consumer& me, uint32_t number) {
+  __device__ __forceinline__ static void Drain(const MappedArgs& args, Consumer& me, uint32_t number) {
     const uint32_t buffer = number & 1;
     if constexpr (kAlternate) {
       NamedSync(kFullBarrier + buffer, kConsumers);
@@ -459,58 +543,58 @@ struct BobColumns {
     Commit();
     WaitFor<0>();
     Settle(gq);
-    AddSum(gq, me, me.previous_tile);
+    AddSum(args.pass, gq, me, me.previous_tile);
   }
 
   // Warpgroup w sums the tiles of parity w, each one tile later. Both run the same pair of steps, one tile apart.
-  __device__ __forceinline__ static void WalkInTurn(const ColumnsParams& params, Consumer& me, uint32_t steps,
+  __device__ __forceinline__ static void WalkInTurn(const MappedArgs& args, Consumer& me, uint32_t steps,
                                                     uint32_t masked) {
     NamedArrive(kEmptyBarrier + me.warpgroup, kConsumers);
     uint32_t number = 0;
     if (me.warpgroup == 1) {
       if (steps == 1) {
-        Step<true, true, false, false>(params, me, 0);
+        Step<true, true, false, false>(args, me, 0);
         return;
       }
-      Step<true, true, false, true>(params, me, 0);
+      Step<true, true, false, true>(args, me, 0);
       number = 1;
     }
     for (; number + 1 < masked && number + 2 < steps; number += 2) {
-      Step<true, false, false, true>(params, me, number);
-      Step<true, true, true, true>(params, me, number + 1);
+      Step<true, false, false, true>(args, me, number);
+      Step<true, true, true, true>(args, me, number + 1);
     }
     for (; number + 2 < steps; number += 2) {
-      Step<false, false, false, true>(params, me, number);
-      Step<false, true, true, true>(params, me, number + 1);
+      Step<false, false, false, true>(args, me, number);
+      Step<false, true, true, true>(args, me, number + 1);
     }
     if (number + 1 < steps) {
-      Step<true, false, false, true>(params, me, number);
-      Step<true, true, true, false>(params, me, number + 1);
+      Step<true, false, false, true>(args, me, number);
+      Step<true, true, true, false>(args, me, number + 1);
     } else if (number < steps) {
-      Step<true, false, false, false>(params, me, number);
-      Drain(me, number);
+      Step<true, false, false, false>(args, me, number);
+      Drain(args, me, number);
     }
   }
 
-  __device__ __forceinline__ static void WalkTogether(const ColumnsParams& params, Consumer& me, uint32_t steps,
+  __device__ __forceinline__ static void WalkTogether(const MappedArgs& args, Consumer& me, uint32_t steps,
                                                       uint32_t masked) {
     NamedArrive(kEmptyBarrier + 0 + 2 * me.warpgroup, kConsumers);
     NamedArrive(kEmptyBarrier + 1 + 2 * me.warpgroup, kConsumers);
     if (steps == 1) {
-      Step<true, true, false, false>(params, me, 0);
+      Step<true, true, false, false>(args, me, 0);
     } else {
-      Step<true, true, false, true>(params, me, 0);
+      Step<true, true, false, true>(args, me, 0);
       uint32_t number = 1;
-      for (; number + 1 < masked && number + 1 < steps; ++number) Step<true, true, true, true>(params, me, number);
-      for (; number + 1 < steps; ++number) Step<false, true, true, true>(params, me, number);
-      Step<true, true, true, false>(params, me, number);
+      for (; number + 1 < masked && number + 1 < steps; ++number) Step<true, true, true, true>(args, me, number);
+      for (; number + 1 < steps; ++number) Step<false, true, true, true>(args, me, number);
+      Step<true, true, true, false>(args, me, number);
     }
-    Drain(me, steps - 1);
+    Drain(args, me, steps - 1);
   }
 
   // Rows of this warpgroup, rounded, into its part of a tile that only it has read, and from there to the tensor.
-  __device__ static void StoreOutput(const float (&output)[kOutputs], float factor, uint32_t tile,
-                                     const CUtensorMap* map, const Consumer& me, const ColumnWalk& walk) {
+  __device__ static void StoreOutput(const float (&output)[kOutputs], float factor, uint32_t tile, int map,
+                                     const MappedArgs& args, const Consumer& me, const ColumnWalk& walk) {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t row = me.warpgroup * 64 + (threadIdx.x / 32) % 4 * 16 + lane / 4;
 #pragma unroll
@@ -523,17 +607,22 @@ struct BobColumns {
     FenceForAsyncProxy();
     NamedSync(kWarpgroupBarrier + me.warpgroup, 128);
     if (threadIdx.x % 128 == 0) {
+      const CUtensorMap* const to = MapsOf(args, walk.item) + map;
+      if (args.pass.sequences != nullptr) AcquireMap(to);
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
-        StoreBox(map, {panel * 64, walk.key0 + static_cast<int32_t>(me.warpgroup) * 64, walk.kv_head, walk.batch},
+        StoreBox(to,
+                 {panel * 64, walk.key0 + static_cast<int32_t>(me.warpgroup) * 64, walk.item.head,
+                  BatchOf(args, walk.item), walk.item.probe},
                  tile + panel * kKeyPanel + me.warpgroup * 64 * 128);
       }
       CommitStores();
     }
   }
 
-  __device__ __forceinline__ static void Consume(const ColumnsParams& params, uint32_t shared, const ColumnWalk& walk,
+  __device__ __forceinline__ static void Consume(const MappedArgs& args, uint32_t shared, const WalkShare& share,
                                                  uint32_t warpgroup) {
+    const PassArgs& pass = args.pass;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t warp = (threadIdx.x / 32) % 4;
     Consumer me;
@@ -550,7 +639,11 @@ struct BobColumns {
         shared + kBuffersOffset + warpgroup * kHalf + query * 128 + (((warp * 2 + lane / 8 % 2) ^ (lane % 8)) << 4);
     me.scalar_column = (lane % 4) * 8;
     // A tile's accumulators lie in chunks of 512 floats, four a thread.
-    me.sum = params.gq_sum + (threadIdx.x % 128) * 4 + (kAlternate ? 0 : warpgroup * (kScores / 4) * 512);
+    me.sum = static_cast<float*>(pass.gq_sum.data) + (threadIdx.x % 128) * 4 +
+             (kAlternate ? 0 : warpgroup * (kScores / 4) * 512);
+    if (share.resumes) {
+      AddState(AddState(StateOf(pass, LoadShared(InfoAt(shared, kNumber)), kStateBytes), me.gv), me.gk);
+    }
     Wait(KeysLoaded(shared), 0);
 #pragma unroll
     for (int tensor = 0; tensor < 4; ++tensor) {
@@ -563,23 +656,40 @@ struct BobColumns {
                                                                     (((2 * (step % 4) + lane / 16) ^ (lane % 8)) << 4));
       }
     }
-    const uint32_t steps = static_cast<uint32_t>(walk.steps);
-    const uint32_t masked = static_cast<uint32_t>(walk.masked_steps);
+    const uint32_t steps = static_cast<uint32_t>(share.steps());
+    const uint32_t masked = static_cast<uint32_t>(share.masked);
     if (steps > 0) {
       Wait(FullStage(shared, 0), 0);
       IssueScores<0, 3>(me);
-      TakeScores<true>(params, me);
+      TakeScores<true>(args, me);
       if constexpr (kAlternate) {
-        WalkInTurn(params, me, steps, masked);
+        WalkInTurn(args, me, steps, masked);
       } else {
-        WalkTogether(params, me, steps, masked);
+        WalkTogether(args, me, steps, masked);
+      }
+      if (kOrdered && threadIdx.x % 32 == 0) PassTurn(pass, me, kNoTile);
+    }
+    Settle(me.gv);
+    Settle(me.gk);
+
+    // Read again what the loops had no registers for.
+    const int64_t number = LoadShared(InfoAt(shared, kNumber));
+    const ColumnWalk walk(args, number, kKeys, kQueries);
+    const bool suspends = WalkShare(pass, number, walk.steps, walk.masked_steps).suspends;
+    if (suspends || pass.parts > 1) {
+      SaveState(SaveState(StateOf(pass, number, kStateBytes), me.gv), me.gk);
+      if (suspends || !LastOfParts(pass, number, InfoAt(shared, kLast))) return;
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) me.gv[i] = me.gk[i] = 0;
+      for (int64_t part = 0; part < pass.parts; ++part) {
+        const int64_t slot = number / pass.parts * pass.parts + part;
+        AddState(AddState(StateOf(pass, slot, kStateBytes), me.gv), me.gk);
       }
     }
-
-    const float power = exp2f(static_cast<float>(-params.power_shift));
+    const float power = exp2f(static_cast<float>(-pass.power_shift));
     const uint32_t v_tile = shared + kKeysOffset + 2 * kKeyTile;
-    StoreOutput(me.gv, power, v_tile, &params.gv, me, walk);
-    StoreOutput(me.gk, power * params.scale, v_tile + kKeyTile, &params.gk, me, walk);
+    if (pass.gv.data != nullptr) StoreOutput(me.gv, power, v_tile, kGv, args, me, walk);
+    if (pass.gk.data != nullptr) StoreOutput(me.gk, power * args.scale, v_tile + kKeyTile, kGk, args, me, walk);
     if (threadIdx.x % 128 == 0) WaitStores();
   }
 };

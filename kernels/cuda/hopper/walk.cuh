@@ -7,10 +7,21 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/hopper/bob_params.h"
+#include "kernels/cuda/hopper/mapped_args.h"
+#include "kernels/cuda/tile/hopper/registers.cuh"
+#include "kernels/cuda/walk.h"
 #include "kernels/mask.h"
 
 namespace flashbob::cuda::hopper {
+
+// A CTA's number in the launch: its own, or, where the order of adds matters, the next ticket. All threads call it;
+// `slot` is four bytes of shared memory.
+__device__ inline int64_t TakeNumber(const PassArgs& pass, uint32_t slot) {
+  if (pass.ticket == nullptr) return blockIdx.x;
+  if (threadIdx.x == 0) StoreShared(slot, static_cast<uint32_t>(atomicAdd(pass.ticket, 1)));
+  __syncthreads();
+  return LoadShared(slot);
+}
 
 // Visible diagonals (key - query - shift) as one unsigned comparison: diagonal - lowest <= count.
 struct DiagonalRange {
@@ -18,27 +29,35 @@ struct DiagonalRange {
   static constexpr int32_t kNever = 1 << 30;  // what a row has that sees nothing: out of range whatever is subtracted
   int32_t lowest;
   uint32_t count;
+
+  __device__ explicit DiagonalRange(const BandMask& mask) {
+    lowest = mask.left < 0 ? -kOpen : -static_cast<int32_t>(mask.left);
+    const int32_t highest = mask.right < 0 ? kOpen : static_cast<int32_t>(mask.right);
+    count = static_cast<uint32_t>(highest - lowest);
+  }
 };
 
-__device__ inline DiagonalRange DiagonalsOf(const BandMask& mask) {
-  const int32_t lowest = mask.left < 0 ? -DiagonalRange::kOpen : -static_cast<int32_t>(mask.left);
-  const int32_t highest = mask.right < 0 ? DiagonalRange::kOpen : static_cast<int32_t>(mask.right);
-  return {lowest, static_cast<uint32_t>(highest - lowest)};
+// The first padded row of an item's sequence among the row scalars and sums of gQ of a head.
+__device__ inline int64_t FirstPaddedRow(const PassArgs& pass, const Item& item) {
+  if (pass.sequences == nullptr) return 0;
+  return pass.sequences[item.sequence.index].first_padded_row;
 }
 
-struct BlockPosition {
-  int32_t head;  // over all batch entries
-  int32_t block;
-};
+// The maps of an item's sequence.
+__device__ inline const CUtensorMap* MapsOf(const MappedArgs& args, const Item& item) {
+  if (args.pass.sequences == nullptr) return args.maps;
+  return static_cast<const CUtensorMap*>(args.pass.sequence_maps) +
+         static_cast<int64_t>(item.sequence.index) * kMaxMaps;
+}
 
-__device__ inline BlockPosition PositionOf(const Schedule& schedule) {
-  const int64_t item = schedule.item_begin + blockIdx.x;
-  const int64_t chunk_items = static_cast<int64_t>(schedule.heads_per_chunk) * schedule.blocks;
-  const int32_t first_head = static_cast<int32_t>(item / chunk_items) * schedule.heads_per_chunk;
-  const int32_t within = static_cast<int32_t>(item % chunk_items);
-  const int32_t left = schedule.heads - first_head;
-  const int32_t heads = left < schedule.heads_per_chunk ? left : schedule.heads_per_chunk;
-  return {first_head + within % heads, within / heads};
+// A map's coordinate on the batch axis.
+__device__ inline int32_t BatchOf(const MappedArgs& args, const Item& item) {
+  return args.pass.sequences == nullptr ? item.sequence.index : 0;
+}
+
+// A map's coordinate on the probe axis: outside of it where the tensor is absent, which reads as zeros.
+__device__ inline int32_t ProbeOf(const MappedArgs& args, int map, int32_t probe) {
+  return args.absent >> map & 1 ? 1 : probe;
 }
 
 __device__ inline int32_t Clamp(int64_t value, int32_t low, int32_t high) {
@@ -65,6 +84,32 @@ struct TileSpan {
   }
 };
 
+// The steps of a walk that this CTA takes in this launch: [begin, end), the first `masked` of them masked.
+struct WalkShare {
+  int32_t begin;
+  int32_t end;
+  int32_t masked;
+  bool active;
+  bool resumes;   // sums come from state
+  bool suspends;  // and go there
+
+  __device__ WalkShare(const PassArgs& pass, int64_t number, int32_t steps, int32_t masked_steps) {
+    const Segment segment = SegmentOf(pass, {0, steps});
+    begin = static_cast<int32_t>(segment.begin);
+    end = static_cast<int32_t>(segment.end);
+    if (pass.parts > 1) {
+      const int64_t part = number % pass.parts;
+      begin = static_cast<int32_t>(steps * part / pass.parts);
+      end = static_cast<int32_t>(steps * (part + 1) / pass.parts);
+    }
+    masked = Clamp(masked_steps - begin, 0, end - begin);
+    active = segment.active;
+    resumes = segment.resumes;
+    suspends = segment.suspends;
+  }
+  __device__ int32_t steps() const { return end - begin; }
+};
+
 struct ColumnStep {
   int32_t head_in_group;
   int32_t query0;
@@ -72,28 +117,24 @@ struct ColumnStep {
 
 // The walk of a block of keys over the queries of every head of its group.
 struct ColumnWalk {
-  int32_t batch;
-  int32_t kv_head;
+  Item item;  // head is a kv head
   int32_t key0;
   int32_t tile_rows;
   int32_t first;  // full tile that this block starts with: blocks side by side start apart, and add to gQ apart
   TileSpan span;
   int32_t masked_steps;
   int32_t steps;
-  int64_t padded_queries;
 
-  __device__ ColumnWalk(const ColumnsParams& params, int32_t keys, int32_t queries) : tile_rows(queries) {
-    const BlockPosition position = PositionOf(params.schedule);
-    batch = position.head / params.kv_heads;
-    kv_head = position.head % params.kv_heads;
-    key0 = position.block * keys;
-    padded_queries = PaddedRows(params.mask.query_len);
-    const BandMask& mask = params.mask;
-    const int64_t key_end = key0 + keys < mask.key_len ? key0 + keys : mask.key_len;
-    const IndexRange visible = mask.QueriesOf(IndexRange{key0, key_end});
-    if (!visible.empty()) {
-      span.begin = static_cast<int32_t>(visible.begin / queries);
-      span.end = static_cast<int32_t>((visible.end - 1) / queries) + 1;
+  // `number`: of the CTA in the launch.
+  __device__ ColumnWalk(const MappedArgs& args, int64_t number, int32_t keys, int32_t queries) : tile_rows(queries) {
+    const PassArgs& pass = args.pass;
+    item = ItemAt<Side::kKey>(pass, pass.item_begin + number / pass.parts, keys);
+    key0 = item.block * keys;
+    const BandMask& mask = item.sequence.mask;
+    const TileRange visible = QueryTiles(mask, item.block, keys, queries);
+    if (visible.begin < visible.end) {
+      span.begin = static_cast<int32_t>(visible.begin);
+      span.end = static_cast<int32_t>(visible.end);
       // Queries past the end need no mask: their P is 0 by L = +inf.
       span.full_begin = span.begin;
       span.full_end = span.end;
@@ -105,9 +146,9 @@ struct ColumnWalk {
       }
       if (key0 + keys > mask.key_len) span.full_end = span.full_begin;
     }
-    first = span.full() > 0 && mask.right < 0 ? 2 * position.block % span.full() : 0;
-    masked_steps = span.masked() * params.group;
-    steps = (span.end - span.begin) * params.group;
+    first = span.full() > 0 && mask.right < 0 && pass.turn == nullptr ? 2 * item.block % span.full() : 0;
+    masked_steps = span.masked() * args.group;
+    steps = (span.end - span.begin) * args.group;
   }
 
   __device__ ColumnStep At(int32_t step) const {
@@ -124,27 +165,23 @@ struct ColumnWalk {
 
 // The walk of a block of query rows over the keys that they see.
 struct RowWalk {
-  int32_t batch;
-  int32_t head;
+  Item item;
   int32_t query0;
-  TileSpan span;
   int32_t tile_rows;
+  TileSpan span;
   int32_t masked_steps;
   int32_t steps;
 
-  __device__ RowWalk(const RowsParams& params, int32_t queries, int32_t keys) : tile_rows(keys) {
-    const BlockPosition position = PositionOf(params.schedule);
-    batch = position.head / params.heads;
-    head = position.head % params.heads;
-    const BandMask& mask = params.mask;
-    // Where the future is masked the last rows see most.
-    const int32_t block = mask.right >= 0 ? params.schedule.blocks - 1 - position.block : position.block;
-    query0 = block * queries;
+  __device__ RowWalk(const MappedArgs& args, int64_t number, int32_t queries, int32_t keys) : tile_rows(keys) {
+    const PassArgs& pass = args.pass;
+    item = ItemAt<Side::kQuery>(pass, pass.item_begin + number / pass.parts, queries);
+    query0 = item.block * queries;
+    const BandMask& mask = item.sequence.mask;
     const int64_t query_end = query0 + queries < mask.query_len ? query0 + queries : mask.query_len;
-    const IndexRange visible = mask.KeysOf(IndexRange{query0, query_end});
-    if (!visible.empty()) {
-      span.begin = static_cast<int32_t>(visible.begin / keys);
-      span.end = static_cast<int32_t>((visible.end - 1) / keys) + 1;
+    const TileRange visible = KeyTiles(mask, item.block, queries, keys);
+    if (visible.begin < visible.end) {
+      span.begin = static_cast<int32_t>(visible.begin);
+      span.end = static_cast<int32_t>(visible.end);
       span.full_begin = span.begin;
       if (mask.left >= 0) {
         span.full_begin = Clamp(CeilDivide(query_end - 1 + mask.shift - mask.left, keys), span.begin, span.end);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,6 +40,29 @@ class CudaConformance : public testing::Test {
     absl::StatusOr<std::unique_ptr<Engine>> engine = CreateCudaEngine(CudaDevices().front(), options);
     EXPECT_TRUE(engine.ok()) << engine.status();
     return engine.ok() ? *std::move(engine) : nullptr;
+  }
+
+  // Engines of the portable kernels and, where the device and the build have them, of those for Hopper.
+  struct NamedEngine {
+    std::string name;
+    std::unique_ptr<Engine> engine;
+  };
+  static std::vector<NamedEngine> MakeEngines(CudaEngineOptions options = {}) {
+    std::vector<NamedEngine> engines;
+    options.hopper = HopperKernels::kNever;
+    engines.push_back({"portable", MakeEngine(options)});
+    options.hopper = HopperKernels::kRequired;
+    absl::StatusOr<std::unique_ptr<Engine>> hopper = CreateCudaEngine(CudaDevices().front(), options);
+    if (hopper.ok()) engines.push_back({"hopper", *std::move(hopper)});
+    return engines;
+  }
+
+  static void RunAll(const std::vector<NamedEngine>& engines, const std::vector<ConformanceCase>& cases) {
+    for (const NamedEngine& one : engines) {
+      SCOPED_TRACE(one.name);
+      std::cout << one.name << ": ";
+      RunAll(*one.engine, cases);
+    }
   }
 
   static void RunAll(Engine& engine, const std::vector<ConformanceCase>& cases) {
@@ -103,25 +127,18 @@ CaseSpec Square(const Variant& variant, DType dtype, int64_t heads, int64_t leng
   return spec;
 }
 
-TEST_F(CudaConformance, QuickCasesKeepTheirBars) {
-  const std::unique_ptr<Engine> engine = MakeEngine();
-  RunAll(*engine, conformance::QuickCases(Seed()));
-}
+TEST_F(CudaConformance, QuickCasesKeepTheirBars) { RunAll(MakeEngines(), conformance::QuickCases(Seed())); }
 
-TEST_F(CudaConformance, FullCasesKeepTheirBars) {
-  const std::unique_ptr<Engine> engine = MakeEngine();
-  RunAll(*engine, conformance::FullCases(Seed()));
-}
+TEST_F(CudaConformance, FullCasesKeepTheirBars) { RunAll(MakeEngines(), conformance::FullCases(Seed())); }
 
 TEST_F(CudaConformance, LongFullMasksKeepTheRowOfTheirDtype) {
-  const std::unique_ptr<Engine> engine = MakeEngine();
   std::vector<ConformanceCase> cases;
   for (const Variant& variant : kVariants) {
     for (DType dtype : kAllDTypes) {
       for (int64_t dim : {64, 128}) cases.push_back(Make(Square(variant, dtype, 1, 1024, dim)));
     }
   }
-  RunAll(*engine, cases);
+  RunAll(MakeEngines(), cases);
 }
 
 // Small enough for compute-sanitizer: every operation and kernel of a dtype once. Of fp32, 33 has the plain kernels,
@@ -129,7 +146,6 @@ TEST_F(CudaConformance, LongFullMasksKeepTheRowOfTheirDtype) {
 class CudaSweep : public CudaConformance, public testing::WithParamInterface<DType> {};
 
 TEST_P(CudaSweep, SmallOddShapesKeepTheirBars) {
-  const std::unique_ptr<Engine> engine = MakeEngine();
   std::vector<ConformanceCase> cases;
   const std::vector<int64_t> dims = GetParam() == DType::kFloat64   ? std::vector<int64_t>{33, 64, 72}
                                     : GetParam() == DType::kFloat32 ? std::vector<int64_t>{33, 36, 64, 128}
@@ -150,7 +166,7 @@ TEST_P(CudaSweep, SmallOddShapesKeepTheirBars) {
       }
     }
   }
-  RunAll(*engine, cases);
+  RunAll(MakeEngines(), cases);
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, CudaSweep, testing::ValuesIn(kAllDTypes),
@@ -232,7 +248,7 @@ TEST_F(CudaConformance, Tf32KeepsItsBarWhereItIsPermitted) {
 
 TEST_F(CudaConformance, ItemsCutOverManyLaunchesGiveTheSame) {
   // Slices so short that row blocks and key blocks are cut along their walks.
-  const std::unique_ptr<Engine> engine = MakeEngine({.slice_seconds = 2e-6});
+  const std::vector<NamedEngine> engines = MakeEngines({.slice_seconds = 2e-6});
   std::vector<ConformanceCase> cases;
   for (const Variant& variant : kVariants) {
     for (DType dtype : kAllDTypes) {
@@ -260,15 +276,82 @@ TEST_F(CudaConformance, ItemsCutOverManyLaunchesGiveTheSame) {
       }
     }
   }
-  RunAll(*engine, cases);
-  const absl::StatusOr<std::unique_ptr<const Plan>> plan = engine->MakePlan(cases.front().computation());
-  ASSERT_TRUE(plan.ok());
-  EXPECT_GT((*plan)->num_slices(), 3);
+  RunAll(engines, cases);
+  for (const NamedEngine& one : engines) {
+    const absl::StatusOr<std::unique_ptr<const Plan>> plan = one.engine->MakePlan(cases.front().computation());
+    ASSERT_TRUE(plan.ok());
+    EXPECT_GT((*plan)->num_slices(), 3) << one.name;
+  }
+}
+
+// Few heads and long walks: several CTAs share an item. Layouts, masks, groups and left-out cotangents that go with it.
+TEST_F(CudaConformance, SharedWalksKeepTheirBars) {
+  std::vector<ConformanceCase> cases;
+  int64_t turn = 0;
+  for (const Variant& variant : {kVariants[2], kVariants[3]}) {
+    for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      for (int64_t dim : {64, 128}) {
+        for (int64_t right : {-1, 0}) {
+          CaseSpec spec = Square(variant, dtype, 2, 1025 + 130 * (turn % 3), dim);
+          spec.kv_heads = 1 + turn % 2;
+          spec.key_len = 1400 - 97 * (turn % 4);
+          spec.options.window_right = right;
+          spec.options.alignment = turn % 2 == 0 ? Alignment::kTopLeft : Alignment::kBottomRight;
+          spec.mask = right == 0 ? "causal" : "full";
+          spec.options.layout = turn % 4 < 2 ? Layout::kBHND : Layout::kBNHD;
+          if (turn % 3 == 1) spec.options.probes = 2;
+          if (turn % 3 == 2) spec.optional_inputs.Remove(variant.operation == Operation::kJvp ? kTdo : kUq);
+          if (variant.operation == Operation::kJvp) spec.optional_inputs.Remove(kTdo);
+          if (turn % 5 == 4) spec.options.window_left = 300;
+          if (turn % 5 == 3) spec.options.scale = -0.1;
+          cases.push_back(Make(spec));
+          ++turn;
+        }
+      }
+    }
+  }
+  RunAll(MakeEngines(), cases);
+}
+
+// Sequences of any length side by side: what lies past a sequence's end is its neighbour's, here infinite.
+TEST_F(CudaConformance, PackedSequencesDoNotSeeTheirNeighbours) {
+  for (const NamedEngine& one : MakeEngines()) {
+    SCOPED_TRACE(one.name);
+    for (int64_t dim : {64, 128}) {
+      CaseSpec spec = Square(kVariants[2], DType::kBFloat16, 2, 331, dim);
+      spec.options.layout = Layout::kTHD;
+      spec.options.cu_seqlens_q = spec.options.cu_seqlens_k = {0, 100, 200, 331};
+      spec.optional_inputs = {kUq, kUk, kUv};
+      const ConformanceCase whole = Make(spec);
+      const absl::StatusOr<Elements> inputs = conformance::MakeInputs(whole);
+      ASSERT_TRUE(inputs.ok());
+      const Elements clean = RunOnce(*one.engine, whole.computation(), *inputs);
+      Elements poisoned = *inputs;
+      const int64_t row = 2 * dim;
+      for (auto& [name, values] : poisoned) {
+        for (int64_t i = 100 * row; i < 200 * row; ++i) {
+          values[static_cast<size_t>(i)] = std::numeric_limits<double>::infinity();
+        }
+      }
+      const Elements outputs = RunOnce(*one.engine, whole.computation(), poisoned);
+      for (const auto& [name, values] : outputs) {
+        std::vector<double> got;
+        std::vector<double> expected;
+        for (int64_t i = 0; i < 331 * row; ++i) {
+          if (i >= 100 * row && i < 200 * row) continue;
+          got.push_back(values[static_cast<size_t>(i)]);
+          expected.push_back(clean.at(name)[static_cast<size_t>(i)]);
+        }
+        const ReferenceTensor reference = {expected, expected};
+        EXPECT_LE(conformance::RelativeError(got, reference, DType::kBFloat16), 1e-3) << Name(name);
+      }
+    }
+  }
 }
 
 // The oracle is the engine's own fp64, which the cases above hold to 1e-12.
 TEST_F(CudaConformance, HalfPrecisionKeepsItsRowAt65536Keys) {
-  const std::unique_ptr<Engine> engine = MakeEngine();
+  const std::vector<NamedEngine> engines = MakeEngines();
   constexpr int64_t kLength = 65536;
   constexpr int64_t kRows = 4096;  // queries: a sixteenth of the work of a square, and rows as long
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -278,33 +361,40 @@ TEST_F(CudaConformance, HalfPrecisionKeepsItsRowAt65536Keys) {
     const absl::StatusOr<Elements> inputs = conformance::MakeInputs(one);
     ASSERT_TRUE(inputs.ok());
     spec.dtype = DType::kFloat64;
-    const Elements exact = RunOnce(*engine, Make(spec).computation(), *inputs);
-    const Elements rounded = RunOnce(*engine, one.computation(), *inputs);
-    for (const auto& [name, values] : rounded) {
-      const ReferenceTensor reference = {exact.at(name), exact.at(name)};
-      const double error = conformance::RelativeError(values, reference, dtype);
-      EXPECT_LE(error, conformance::ErrorBar(BarKind::kGpu, dtype, false)) << Name(dtype) << " " << Name(name);
-      std::cout << Name(dtype) << " " << Name(name) << " " << error << "\n";
+    const Elements exact = RunOnce(*engines.front().engine, Make(spec).computation(), *inputs);
+    for (const NamedEngine& kernels : engines) {
+      const Elements rounded = RunOnce(*kernels.engine, one.computation(), *inputs);
+      for (const auto& [name, values] : rounded) {
+        const ReferenceTensor reference = {exact.at(name), exact.at(name)};
+        const double error = conformance::RelativeError(values, reference, dtype);
+        EXPECT_LE(error, conformance::ErrorBar(BarKind::kGpu, dtype, false)) << Name(dtype) << " " << Name(name);
+        std::cout << kernels.name << " " << Name(dtype) << " " << Name(name) << " " << error << "\n";
+      }
     }
   }
 }
 
 TEST_F(CudaConformance, DeterministicGivesTheSameBits) {
-  const std::unique_ptr<Engine> engine = MakeEngine();
-  for (DType dtype : kAllDTypes) {
-    for (int64_t right : {-1, 0}) {
-      CaseSpec spec = Square(kVariants[2], dtype, 4, 1000, right == 0 ? 50 : 64);
-      spec.kv_heads = 2;
-      spec.options.deterministic = true;
-      spec.options.allow_tf32 = true;
-      spec.options.window_right = right;
-      const ConformanceCase one = Make(spec);
-      RunAll(*engine, {one});
-      const absl::StatusOr<Elements> inputs = conformance::MakeInputs(one);
-      ASSERT_TRUE(inputs.ok());
-      const Elements first = RunOnce(*engine, one.computation(), *inputs);
-      for (int run = 1; run < 4; ++run) {
-        EXPECT_EQ(first, RunOnce(*engine, one.computation(), *inputs)) << "run " << run << ", " << Name(dtype);
+  for (const NamedEngine& kernels : MakeEngines()) {
+    SCOPED_TRACE(kernels.name);
+    for (DType dtype : kAllDTypes) {
+      for (int64_t right : {-1, 0}) {
+        for (int64_t dim : {64, 128, 50}) {
+          CaseSpec spec = Square(kVariants[2], dtype, 4, 1000, dim);
+          spec.kv_heads = 2;
+          spec.options.deterministic = true;
+          spec.options.allow_tf32 = true;
+          spec.options.window_right = right;
+          const ConformanceCase one = Make(spec);
+          RunAll(*kernels.engine, {one});
+          const absl::StatusOr<Elements> inputs = conformance::MakeInputs(one);
+          ASSERT_TRUE(inputs.ok());
+          const Elements first = RunOnce(*kernels.engine, one.computation(), *inputs);
+          for (int run = 1; run < 4; ++run) {
+            EXPECT_EQ(first, RunOnce(*kernels.engine, one.computation(), *inputs))
+                << "run " << run << ", " << Name(dtype);
+          }
+        }
       }
     }
   }

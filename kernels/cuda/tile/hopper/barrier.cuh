@@ -23,6 +23,18 @@ __device__ inline void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// A warp is done with what it read: one arrival of its first lane. compute-sanitizer's racecheck does not see that the
+// other lanes' reads come before it, so a build for that has every lane arrive.
+#ifdef FLASHBOB_RACECHECK
+inline constexpr uint32_t kArrivalsOfWarp = 32;
+#else
+inline constexpr uint32_t kArrivalsOfWarp = 1;
+#endif
+__device__ inline void ArriveWarp(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 < kArrivalsOfWarp) Arrive(barrier);
+}
+
 __device__ inline void ArriveExpectBytes(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }

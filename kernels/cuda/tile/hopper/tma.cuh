@@ -1,8 +1,8 @@
 // The copy engine (TMA): boxes of a tensor map and plain byte ranges, between global and shared memory.
 //
-// Every map here is four-dimensional: (column, row, head, batch). A box holds 64 columns, 128 bytes a row, 128-byte
-// swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8). Boxes start at multiples of 1,024 bytes. Rows outside
-// the tensor are read as zeros and not written.
+// Every map here is five-dimensional: (column, row, head, batch, probe). A box holds 64 columns, 128 bytes a row,
+// 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8). Boxes start at multiples of 1,024 bytes. What
+// lies outside of the tensor is read as zeros and not written.
 #ifndef FLASHBOB_KERNELS_CUDA_TILE_HOPPER_TMA_CUH_
 #define FLASHBOB_KERNELS_CUDA_TILE_HOPPER_TMA_CUH_
 
@@ -17,26 +17,33 @@ struct BoxCoordinates {
   int32_t row;
   int32_t head;
   int32_t batch;
+  int32_t probe;
 };
 
 __device__ inline void PrefetchMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// Before a thread's first use of a map that an earlier launch wrote to global memory.
+__device__ inline void AcquireMap(const CUtensorMap* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
+
 // One thread. Completes on `barrier`, which must expect the bytes of the whole box.
 __device__ inline void LoadBox(uint32_t shared, const CUtensorMap* map, const BoxCoordinates& at, uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
-      "[%6];" ::"r"(shared),
-      "l"(map), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(barrier)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
+      "%6}], [%7];" ::"r"(shared),
+      "l"(map), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(at.probe), "r"(barrier)
       : "memory");
 }
 
 // One thread, after FenceForAsyncProxy by all writers and a barrier. CommitStores and WaitStores follow.
 __device__ inline void StoreBox(const CUtensorMap* map, const BoxCoordinates& at, uint32_t shared) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(map),
-               "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(shared)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(map),
+      "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(at.probe), "r"(shared)
+      : "memory");
 }
 
 __device__ inline void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

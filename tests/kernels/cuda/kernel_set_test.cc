@@ -1,0 +1,169 @@
+// Which kernels serve what, and how plans cut passes: on every machine, for devices that need not be there.
+#include "kernels/cuda/kernel_set.h"
+
+#include <gtest/gtest.h>
+
+#include <string_view>
+#include <vector>
+
+#include "kernels/conformance/case.h"
+#include "kernels/cuda/cuda_plan.h"
+#include "kernels/cuda/hopper/kernels.h"
+#include "kernels/cuda/parts.h"
+
+namespace flashbob::cuda {
+namespace {
+
+using conformance::CaseSpec;
+using conformance::MakeComputation;
+using enum TensorName;
+
+constexpr DeviceTraits kH200 = {
+    .major = 9, .minor = 0, .multiprocessors = 132, .shared_bytes_per_block = 232448, .hopper_kernels = true};
+
+// Whether this build has kernels for sm_90a at all.
+bool Built() { return hopper::Rows(hopper::HalfType::kBFloat16, 64) != nullptr; }
+
+CaseSpec Bob(int64_t heads, int64_t length, int64_t dim) {
+  CaseSpec spec;
+  spec.operation = Operation::kDoubleBackward;
+  spec.optional_inputs = {kO, kLse, kUq, kUk, kUv};
+  spec.dtype = DType::kBFloat16;
+  spec.heads = spec.kv_heads = heads;
+  spec.query_len = spec.key_len = length;
+  spec.head_dim = spec.value_dim = dim;
+  return spec;
+}
+
+Computation Of(const CaseSpec& spec) {
+  absl::StatusOr<Computation> made = MakeComputation(spec);
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
+}
+
+bool OnHopper(const CaseSpec& spec, const DeviceTraits& device = kH200) {
+  const KernelSet set = SelectKernels(Of(spec), device);
+  const auto is_hopper = [](const PassKernel& kernel) { return std::string_view(kernel.name).starts_with("Hopper"); };
+  EXPECT_EQ(is_hopper(set.rows), is_hopper(set.columns));
+  EXPECT_EQ(is_hopper(set.rows), is_hopper(set.finish));
+  return is_hopper(set.columns);
+}
+
+TEST(KernelSetTest, HopperServesSecondOrderInHalfPrecision) {
+  if (!Built()) GTEST_SKIP() << "no sm_90a among this build's architectures";
+  for (int64_t dim : {64, 128}) EXPECT_TRUE(OnHopper(Bob(16, 16384, dim)));
+  CaseSpec spec = Bob(8, 1000, 64);
+  spec.dtype = DType::kFloat16;
+  spec.kv_heads = 2;
+  spec.options.window_left = 100;
+  spec.options.layout = Layout::kBNHD;
+  spec.options.scale = -1;
+  EXPECT_TRUE(OnHopper(spec));
+  spec.options.probes = 3;
+  spec.optional_inputs = {kUk};
+  EXPECT_TRUE(OnHopper(spec));
+  spec.operation = Operation::kJvp;
+  spec.optional_inputs = {kTq, kDo};
+  EXPECT_TRUE(OnHopper(spec));
+  spec.head_dim = 40;
+  spec.value_dim = 72;
+  EXPECT_TRUE(OnHopper(spec));
+}
+
+TEST(KernelSetTest, WhatHopperDoesNotTakeGoesToThePortableKernels) {
+  DeviceTraits device = kH200;
+  device.hopper_kernels = false;
+  EXPECT_FALSE(OnHopper(Bob(16, 16384, 64), device));
+  device = kH200;
+  device.shared_bytes_per_block = 99 << 10;
+  EXPECT_FALSE(OnHopper(Bob(16, 16384, 64), device));
+  CaseSpec spec = Bob(16, 1024, 64);
+  spec.dtype = DType::kFloat32;
+  EXPECT_FALSE(OnHopper(spec));
+  EXPECT_FALSE(OnHopper(Bob(16, 1024, 60)));
+  EXPECT_FALSE(OnHopper(Bob(16, 1024, 136)));
+  spec = Bob(16, 1024, 64);
+  spec.operation = Operation::kJvp;
+  spec.optional_inputs = {kTq, kDo, kTdo};
+  EXPECT_FALSE(OnHopper(spec));
+  // Less than half of the products: the portable kernels drop the others.
+  spec = Bob(16, 1024, 64);
+  spec.optional_inputs = {kUv};
+  EXPECT_FALSE(OnHopper(spec));
+  // Padding to whole tiles would be most of the workspace.
+  spec = Bob(16, 1, 64);
+  spec.batch = 4096;
+  EXPECT_FALSE(OnHopper(spec));
+}
+
+// performance.md: four fp32 scalars a query row and probe, one fp32 gQ a probe, 32 MiB.
+TEST(CudaPlanTest, WorkspaceOfDoubleBackwardStaysWithinItsBar) {
+  std::vector<CaseSpec> specs = {Bob(1, 1 << 20, 64), Bob(1, 1 << 20, 128), Bob(1, 4096, 64),    Bob(1, 16384, 128),
+                                 Bob(16, 16385, 64),  Bob(64, 1, 128),      Bob(256, 1000, 128), Bob(3, 5000, 64)};
+  for (size_t i = 0, count = specs.size(); i < count; ++i) {
+    CaseSpec more = specs[i];
+    more.options.window_right = 0;
+    more.options.deterministic = true;
+    more.options.probes = 2;
+    specs.push_back(more);
+    more.optional_inputs.Remove(kO);
+    more.optional_inputs.Remove(kLse);
+    more.options.probes = 0;
+    specs.push_back(more);
+  }
+  for (const CaseSpec& spec : specs) {
+    const Computation computation = Of(spec);
+    const AttentionProblem& problem = computation.problem();
+    const auto plan = CudaPlan::Create(computation, kH200, 0.020);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    // A recomputed lse is one scalar a row more.
+    const int64_t rows = problem.total_queries() * problem.heads();
+    const int64_t recomputed = computation.HasInput(kLse) ? 0 : rows * 4;
+    const int64_t bar = rows * problem.probe_count() * 4 * (4 + problem.head_dim()) + recomputed + (int64_t{32} << 20);
+    EXPECT_LE(static_cast<int64_t>((*plan)->workspace_bytes()), bar) << problem.ToString();
+  }
+}
+
+TEST(CudaPlanTest, AMillionKeysAreCutIntoSlicesOfABoundedShare) {
+  const Computation computation = Of(Bob(1, 1 << 20, 64));
+  const auto plan = CudaPlan::Create(computation, kH200, 0.020);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  // 0.5 PFLOP/s sustained would be 10 TFLOP a slice; a slice may be estimated at a better rate, not at any.
+  const double most = 0.020 * 900e12;
+  for (int slice = 0; slice < (*plan)->num_slices(); ++slice) EXPECT_LE((*plan)->slice_flops(slice), most);
+}
+
+TEST(PartsTest, ItemsThatFillTheDeviceAreNotDivided) {
+  DivisiblePass pass = {
+      .tiles = std::vector<int64_t>(132 * 8, 256), .tile_seconds = 2e-6, .wave = 132, .state_bytes = 65536};
+  EXPECT_EQ(ChooseParts(pass, 32 << 20), 1);
+}
+
+TEST(PartsTest, FewItemsAreDividedUntilTheyFillTheDevice) {
+  DivisiblePass pass = {.tiles = std::vector<int64_t>(32, 64), .tile_seconds = 2e-6, .wave = 132, .state_bytes = 65536};
+  const int32_t parts = ChooseParts(pass, 32 << 20);
+  EXPECT_GE(parts, 3);
+  EXPECT_LE(32 * parts, 132);
+  EXPECT_LT(SecondsInParts(pass, parts), 0.5 * SecondsInParts(pass, 1));
+}
+
+TEST(PartsTest, StatesBoundTheParts) {
+  DivisiblePass pass = {
+      .tiles = std::vector<int64_t>(32, 4096), .tile_seconds = 2e-6, .wave = 132, .state_bytes = 65536};
+  EXPECT_EQ(ChooseParts(pass, 64 * 65536), 2);
+  EXPECT_EQ(ChooseParts(pass, 0), 1);
+}
+
+TEST(PartsTest, UnevenWalksAreDividedWhereTheLongestWouldRunAlone) {
+  DivisiblePass pass = {.tile_seconds = 2e-6, .wave = 132, .state_bytes = 65536};
+  for (int64_t tiles = 256; tiles > 0; tiles -= 2) pass.tiles.push_back(tiles);
+  EXPECT_GE(ChooseParts(pass, 32 << 20), 2);
+}
+
+TEST(PartsTest, ShortWalksAreNotWorthDividing) {
+  DivisiblePass pass = {.tiles = std::vector<int64_t>(4, 2), .tile_seconds = 2e-6, .wave = 132, .state_bytes = 65536};
+  EXPECT_EQ(ChooseParts(pass, 32 << 20), 1);
+}
+
+}  // namespace
+}  // namespace flashbob::cuda
