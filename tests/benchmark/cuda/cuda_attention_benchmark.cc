@@ -1,8 +1,10 @@
 // Times every operation of the CUDA engine over a list of shapes, with device events, and prints one JSON object.
 //
 //   cuda_attention_benchmark [--dtype bf16|fp16|fp32|fp64] [--ops forward,backward,jvp,double_backward] [--reps N]
-//                            [--deterministic] [--tf32] [--tangents q,k,v] [--probes P] [--recompute]
-//                            B,H,N,D[,c] ...      (c: causal)
+//                            [--deterministic] [--portable] [--tf32] [--tangents q,k,v] [--probes P] [--recompute]
+//                            B,H,N,D[,c|,wL] ...
+//
+// H is heads or heads/kv_heads; c is causal, wL a causal window of L keys; --portable forbids the kernels for Hopper.
 //
 // `--tangents` names the cotangents or tangents that are given, `--probes` how many sets of them.
 // Inputs are normal; o and lse are given to all operations but forward, from a forward of the same inputs, or, with
@@ -37,8 +39,10 @@ using enum TensorName;
 struct ShapeSpec {
   int64_t batch = 1;
   int64_t heads = 1;
+  int64_t kv_heads = 1;
   int64_t length = 0;
   int64_t dim = 64;
+  int64_t window = 0;  // keys, 0: none
   bool causal = false;
 };
 
@@ -52,6 +56,7 @@ struct Options {
   bool recompute = false;
   int64_t probes = 0;
   std::vector<std::string> tangents = {"q", "k", "v"};
+  bool portable = false;
   double slice_seconds = 0.020;
   std::vector<ShapeSpec> shapes;
 };
@@ -97,12 +102,15 @@ absl::Status FillNormal(void* device, size_t bytes, DType dtype) {
 absl::StatusOr<Computation> MakeComputation(Operation operation, const Options& options, const ShapeSpec& shape) {
   ProblemOptions problem_options;
   problem_options.window_right = shape.causal ? 0 : -1;
+  problem_options.window_left = shape.window > 0 ? shape.window - 1 : -1;
   problem_options.deterministic = options.deterministic;
   problem_options.allow_tf32 = options.tf32;
   problem_options.probes = options.probes;
   const Shape extents = {shape.batch, shape.heads, shape.length, shape.dim};
   std::vector<TensorInfo> inputs;
-  for (TensorName name : {kQ, kK, kV}) inputs.push_back({name, options.dtype, extents});
+  const Shape kv_extents = {shape.batch, shape.kv_heads, shape.length, shape.dim};
+  inputs.push_back({kQ, options.dtype, extents});
+  for (TensorName name : {kK, kV}) inputs.push_back({name, options.dtype, kv_extents});
   FLASHBOB_ASSIGN_OR_RETURN(const AttentionProblem problem, AttentionProblem::FromShapes(problem_options, inputs));
   TensorSet more;
   if (operation != Operation::kForward && !options.recompute) more = {kO, kLse};
@@ -162,7 +170,10 @@ absl::StatusOr<nlohmann::json> TimeOperation(Operation operation, const Options&
   const double median = times[times.size() / 2];
   return nlohmann::json{{"operation", Name(operation)},
                         {"shape", {shape.batch, shape.heads, shape.length, shape.dim}},
+                        {"kv_heads", shape.kv_heads},
                         {"causal", shape.causal},
+                        {"window", shape.window},
+                        {"portable", options.portable},
                         {"dtype", Name(options.dtype)},
                         {"deterministic", options.deterministic},
                         {"tf32", options.tf32},
@@ -184,7 +195,8 @@ absl::Status Run(const Options& options) {
   int device = 0;
   cudaDeviceProp properties;
   FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, device), "looking for a GPU"));
-  FLASHBOB_ASSIGN_OR_RETURN(const cuda::DeviceTraits traits, cuda::ReadDeviceTraits(device));
+  FLASHBOB_ASSIGN_OR_RETURN(cuda::DeviceTraits traits, cuda::ReadDeviceTraits(device));
+  if (options.portable) traits.hopper_kernels = false;
   cudaStream_t stream = nullptr;
   FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"));
   nlohmann::json results = nlohmann::json::array();
@@ -212,10 +224,14 @@ absl::Status Run(const Options& options) {
 bool ParseShape(const std::string& text, ShapeSpec& shape) {
   const std::vector<std::string> parts = absl::StrSplit(text, ',');
   if (parts.size() < 4 || parts.size() > 5) return false;
-  shape.causal = parts.size() == 5 && parts[4] == "c";
-  return absl::SimpleAtoi(parts[0], &shape.batch) && absl::SimpleAtoi(parts[1], &shape.heads) &&
-         absl::SimpleAtoi(parts[2], &shape.length) && absl::SimpleAtoi(parts[3], &shape.dim) &&
-         (parts.size() == 4 || shape.causal);
+  shape.causal = parts.size() == 5;
+  const std::vector<std::string> heads = absl::StrSplit(parts[1], '/');
+  if (shape.causal && parts[4] != "c" && (parts[4][0] != 'w' || !absl::SimpleAtoi(parts[4].substr(1), &shape.window))) {
+    return false;
+  }
+  return absl::SimpleAtoi(parts[0], &shape.batch) && absl::SimpleAtoi(heads.front(), &shape.heads) &&
+         absl::SimpleAtoi(heads.back(), &shape.kv_heads) && absl::SimpleAtoi(parts[2], &shape.length) &&
+         absl::SimpleAtoi(parts[3], &shape.dim);
 }
 
 bool Parse(int argc, char** argv, Options& options) {
@@ -234,6 +250,8 @@ bool Parse(int argc, char** argv, Options& options) {
     } else if (argument == "--probes") {
       if (!absl::SimpleAtoi(value, &options.probes)) return false;
       ++i;
+    } else if (argument == "--portable") {
+      options.portable = true;
     } else if (argument == "--dtype") {
       const std::optional<DType> dtype = ParseDType(value);
       if (!dtype.has_value()) return false;
@@ -266,7 +284,8 @@ int main(int argc, char** argv) {
   flashbob::Options options;
   if (!flashbob::Parse(argc, argv, options)) {
     std::cerr << "usage: cuda_attention_benchmark [--dtype bf16|fp16|fp32|fp64] [--ops NAME,...] [--reps N] "
-                 "[--deterministic] [--tf32] [--tangents q,k,v] [--probes P] [--recompute] B,H,N,D[,c] ...\n";
+                 "[--deterministic] [--portable] [--tf32] [--tangents q,k,v] [--probes P] [--recompute] "
+                 "B,H[/kv],N,D[,c|,wL] ...\n";
     return 2;
   }
   const absl::Status status = flashbob::Run(options);

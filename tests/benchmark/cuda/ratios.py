@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times the CUDA engine and PyTorch's cuDNN and flash attention on the same shapes in one run and prints the ratios.
 
-    ratios.py path/to/cuda_attention_benchmark [-o out.json] [shape ...]     shapes: B,H,N,D or B,H,N,D,c
+    ratios.py path/to/cuda_attention_benchmark [-o out.json] [shape ...]     shapes: B,H[/kv],N,D[,c|,wL]
 
 Both sides: bf16, normal inputs, device events, medians of 10 after warm-up. A shape's two sides run one after the
 other.
@@ -32,7 +32,7 @@ def time_ms(run, reps=10, warm_up=3):
     return statistics.median(times)
 
 
-def time_torch(shape, causal, backend):
+def time_torch(shape, kv_heads, causal, backend):
     """Milliseconds of (forward, backward), or an error's text."""
     import torch
     from torch.nn.attention import sdpa_kernel
@@ -40,11 +40,14 @@ def time_torch(shape, causal, backend):
 
     try:
         with sdpa_kernel(backend):
-            q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+            kv_shape = [shape[0], kv_heads, *shape[2:]]
+            shapes = (shape, kv_shape, kv_shape)
+            q, k, v = (torch.randn(x, device="cuda", dtype=torch.bfloat16, requires_grad=True) for x in shapes)
             dout = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+            options = {"is_causal": causal, "enable_gqa": kv_heads != shape[1]}
             with torch.no_grad():
-                forward = time_ms(lambda: scaled_dot_product_attention(q, k, v, is_causal=causal))
-            out = scaled_dot_product_attention(q, k, v, is_causal=causal)
+                forward = time_ms(lambda: scaled_dot_product_attention(q, k, v, **options))
+            out = scaled_dot_product_attention(q, k, v, **options)
             backward = time_ms(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
             return forward, backward
     except RuntimeError as error:
@@ -56,6 +59,8 @@ def main():
     parser.add_argument("benchmark")
     parser.add_argument("shapes", nargs="*", default=SHAPES)
     parser.add_argument("-o", "--output")
+    parser.add_argument("--ops", default="forward,backward,jvp,double_backward", help="of ours")
+    parser.add_argument("--deterministic", action="store_true", help="ours once more, deterministic")
     arguments = parser.parse_args()
 
     import torch
@@ -64,41 +69,44 @@ def main():
     rows = []
     for text in arguments.shapes:
         parts = text.split(",")
+        heads = [int(x) for x in parts[1].split("/")]
+        shape = [int(parts[0]), heads[0], int(parts[2]), int(parts[3])]
         causal = len(parts) == 5
-        shape = [int(x) for x in parts[:4]]
-        ours = json.loads(subprocess.run([arguments.benchmark, text], check=True, capture_output=True).stdout)
-        row = {"shape": shape, "causal": causal, "flashbob": ours["results"]}
+        window = causal and parts[4] != "c"
+        command = [arguments.benchmark, "--ops", arguments.ops]
+        ours = json.loads(subprocess.run([*command, text], check=True, capture_output=True).stdout)
+        row = {"shape": shape, "kv_heads": heads[-1], "mask": parts[4] if causal else "full"}
+        row["flashbob"] = ours["results"]
+        if arguments.deterministic:
+            again = subprocess.run([*command, "--deterministic", text], check=True, capture_output=True).stdout
+            row["deterministic"] = json.loads(again)["results"]
         for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)):
-            timed = time_torch(shape, causal, backend)
+            # PyTorch's attention takes no window.
+            timed = "no windows" if window else time_torch(shape, heads[-1], causal, backend)
             row[name] = timed if isinstance(timed, str) else {"forward_ms": timed[0], "backward_ms": timed[1]}
         rows.append(row)
         torch.cuda.empty_cache()
 
-    print(
-        f"{'shape':>18} {'fwd':>8} {'bwd':>8} {'jvp':>8} {'bob ms':>8} {'TF':>5} | {'cudnn f':>8} {'b':>8} | "
-        f"{'fwd/cf':>6} {'bwd/cb':>6} {'bob/cb':>6} | {'fa f':>7} {'b':>7}"
-    )
     for row in rows:
+        name = "{},{}/{},{},{}".format(row["shape"][0], row["shape"][1], row["kv_heads"], *row["shape"][2:])
+        print(f"{name} {row['mask']}", end="")
         ms = {result["operation"]: result["ms"] for result in row["flashbob"]}
-        rate = {result["operation"]: result["tflops"] for result in row["flashbob"]}
+        for result in row["flashbob"]:
+            print(f" | {result['operation']} {result['ms']:.3f} ms {result['tflops']:.0f} TFLOP/s", end="")
+        if "deterministic" in row:
+            row["deterministic_over_free"] = {
+                result["operation"]: result["ms"] / ms[result["operation"]] for result in row["deterministic"]
+            }
+            print(f" | deterministic over free {row['deterministic_over_free']}", end="")
         if isinstance(row["cudnn"], str):
-            print(row["shape"], "cudnn:", row["cudnn"])
+            print(f" | cudnn: {row['cudnn'].splitlines()[0][:80]}")
             continue
-        cudnn = row["cudnn"]
-        flash = row["flash"] if isinstance(row["flash"], dict) else {"forward_ms": 0, "backward_ms": 0}
-        row["ratios"] = {
-            "forward_over_cudnn_forward": ms["forward"] / cudnn["forward_ms"],
-            "backward_over_cudnn_backward": ms["backward"] / cudnn["backward_ms"],
-            "double_backward_over_cudnn_backward": ms["double_backward"] / cudnn["backward_ms"],
-        }
-        ratios = list(row["ratios"].values())
-        name = ",".join(map(str, row["shape"])) + (" c" if row["causal"] else " n")
-        print(
-            f"{name:>18} {ms['forward']:8.3f} {ms['backward']:8.3f} {ms['jvp']:8.3f} {ms['double_backward']:8.3f} "
-            f"{rate['double_backward']:5.0f} | {cudnn['forward_ms']:8.3f} {cudnn['backward_ms']:8.3f} | "
-            f"{ratios[0]:6.2f} {ratios[1]:6.2f} {ratios[2]:6.2f} | {flash['forward_ms']:7.3f} "
-            f"{flash['backward_ms']:7.3f}"
-        )
+        row["ratios"] = {}
+        for operation, ours_ms in ms.items():
+            against = "forward" if operation == "forward" else "backward"
+            row["ratios"][f"{operation}_over_cudnn_{against}"] = ours_ms / row["cudnn"][f"{against}_ms"]
+        print(f" | cudnn f {row['cudnn']['forward_ms']:.3f} b {row['cudnn']['backward_ms']:.3f}", end="")
+        print("".join(f" | {key} {value:.2f}" for key, value in row["ratios"].items()))
     if arguments.output:
         with open(arguments.output, "w") as file:
             json.dump(
