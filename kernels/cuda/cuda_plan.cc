@@ -169,6 +169,11 @@ const PassKernel& CudaPlan::KernelOf(PassKind pass) const {
   return kernels_.finish;
 }
 
+bool CudaPlan::InTiles(PassKind pass) const {
+  return (pass == PassKind::kFinish && kernels_.fragment_sums) ||
+         (pass == PassKind::kRowDots && kernels_.scalar_rows > 0);
+}
+
 absl::Status CudaPlan::MakeTables() {
   const AttentionProblem& problem = computation().problem();
   const auto batch = static_cast<size_t>(problem.batch());
@@ -219,9 +224,8 @@ PassArgs CudaPlan::ShapeArgs(PassKind pass) const {
   args.scale = problem.scale();
   args.row_alignment = RowAlignment(problem);
   args.interleave = KernelOf(pass).interleave;
-  const bool fragments = pass == PassKind::kFinish && kernels_.fragment_sums;
   const bool over_rows =
-      !fragments && (pass == PassKind::kRowDots || pass == PassKind::kZeroSums || pass == PassKind::kFinish);
+      !InTiles(pass) && (pass == PassKind::kRowDots || pass == PassKind::kZeroSums || pass == PassKind::kFinish);
   if (packed_ && over_rows) {
     args.batch = 1;
     args.query_len = static_cast<int32_t>(problem.total_queries());
@@ -256,7 +260,7 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
     steps_.push_back({.pass = pass});
     return;
   }
-  if (pass == PassKind::kFinish && kernels_.fragment_sums) {
+  if (InTiles(pass)) {
     const int64_t items = args.query_blocks * args.probes * (packed_ ? 1 : args.batch) * args.heads;
     for (int64_t begin = 0; begin < items; begin += kMaxItemsPerLaunch) {
       steps_.push_back({.pass = pass, .item_begin = begin, .items = std::min(items - begin, kMaxItemsPerLaunch)});
@@ -457,7 +461,8 @@ void CudaPlan::LayOutWorkspace() {
       ticket_region_.bytes = sizeof(int32_t);
     }
   }
-  if (packed_ && (kernels_.rows.launch != nullptr || kernels_.columns.launch != nullptr)) {
+  if (packed_ &&
+      (kernels_.forward.launch != nullptr || kernels_.rows.launch != nullptr || kernels_.columns.launch != nullptr)) {
     maps_region_.bytes = hopper::SequenceMapBytes(problem.batch());
   }
   size_t offset = 0;

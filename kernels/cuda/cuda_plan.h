@@ -72,6 +72,8 @@ class CudaPlan : public Plan {
   void CutSlices(double slice_seconds);
 
   const PassKernel& KernelOf(PassKind pass) const;
+  // Whether a pass over rows takes a tile of the column pass's queries a CTA, sequence by sequence.
+  bool InTiles(PassKind pass) const;
   // What does not depend on addresses.
   PassArgs ShapeArgs(PassKind pass) const;
   PassArgs Args(PassKind pass, const TensorPointers& tensors, char* workspace) const;

@@ -143,55 +143,80 @@ int32_t PowerShift(const AttentionProblem& problem) {
 
 int64_t Padded(int64_t rows, int64_t block) { return (rows + block - 1) / block * block; }
 
-// Workspace that the kernels of sm_90a take past what performance.md grants every kernel, in bytes: rows and columns of
-// padding, and maps of packed sequences.
-double HopperPadding(const AttentionProblem& problem, int32_t bucket) {
+// Workspace that the kernels of sm_90a may take past what performance.md grants every kernel, in bytes.
+constexpr double kMostPadding = 12 << 20;
+
+// What the maps of packed sequences take of it.
+double HopperMapBytes(const AttentionProblem& problem) {
+  return problem.layout() == Layout::kTHD ? static_cast<double>(hopper::SequenceMapBytes(problem.batch())) : 0;
+}
+
+// What a column pass takes of it whose query rows are padded to `tile`: rows and columns of padding, and maps.
+double HopperPadding(const AttentionProblem& problem, int32_t bucket, int32_t tile) {
   const bool packed = problem.layout() == Layout::kTHD;
   int64_t padded = 0;
-  for (int64_t b = 0; b < (packed ? problem.batch() : 1); ++b) {
-    padded += Padded(problem.query_len(b), hopper::ColumnQueries(bucket));
-  }
+  for (int64_t b = 0; b < (packed ? problem.batch() : 1); ++b) padded += Padded(problem.query_len(b), tile);
   if (!packed) padded *= problem.batch();
   const double floats =
       static_cast<double>(padded) * (bucket + hopper::kRowScalars) -
       static_cast<double>(problem.total_queries()) * static_cast<double>(problem.head_dim() + hopper::kRowScalars);
   return floats * static_cast<double>(sizeof(float)) * static_cast<double>(problem.heads() * problem.probe_count()) +
-         (packed ? static_cast<double>(hopper::SequenceMapBytes(problem.batch())) : 0);
+         HopperMapBytes(problem);
 }
 
-// Puts the kernels of sm_90a into a set where they take the rows and columns of a computation: second order, 16-byte
-// rows, one of their buckets. With neither tangent of the scores the portable kernels have less than half of the
-// products to do.
-bool UseHopperKernels(const Computation& computation, const DeviceTraits& device, KernelSet& set) {
-  const AttentionProblem& problem = computation.problem();
-  constexpr double kMostPadding = 12 << 20;
+// Whether kernels of sm_90a may take a problem: 16-byte rows, one of their buckets.
+bool InReachOfHopper(const AttentionProblem& problem, const DeviceTraits& device) {
   constexpr int64_t kMostRows = int64_t{1} << 27;  // diagonals are counted in 30 bits
   const bool half = problem.dtype() == DType::kBFloat16 || problem.dtype() == DType::kFloat16;
-  const int64_t dim = std::max(problem.head_dim(), problem.value_dim());
-  const int32_t bucket = dim <= 64 ? 64 : 128;
-  if (!device.hopper_kernels || !half || dim > 128 || RowAlignment(problem) != 16 ||
-      !(std::abs(problem.scale()) < 1e30) || !computation.inputs().HasAny({kUq, kUk, kTq, kTk}) ||
-      computation.HasInput(kTdo) || problem.batch() == 0 || problem.total_queries() > kMostRows ||
-      problem.total_keys() > kMostRows || HopperPadding(problem, bucket) > kMostPadding) {
-    return false;
-  }
-  const hopper::HalfType type =
-      problem.dtype() == DType::kBFloat16 ? hopper::HalfType::kBFloat16 : hopper::HalfType::kFloat16;
-  const bool ordered = problem.deterministic() && computation.outputs().HasAny({kGq, kTdq});
-  const PassKernel* rows = hopper::Rows(type, bucket);
-  const PassKernel* columns =
-      ordered ? hopper::OrderedSecondColumns(type, bucket) : hopper::SecondColumns(type, bucket);
+  return device.hopper_kernels && half && std::max(problem.head_dim(), problem.value_dim()) <= 128 &&
+         RowAlignment(problem) == 16 && std::abs(problem.scale()) < 1e30 && problem.batch() > 0 &&
+         problem.total_queries() <= kMostRows && problem.total_keys() <= kMostRows &&
+         HopperMapBytes(problem) <= kMostPadding;
+}
+
+hopper::HalfType HalfTypeOf(const AttentionProblem& problem) {
+  return problem.dtype() == DType::kBFloat16 ? hopper::HalfType::kBFloat16 : hopper::HalfType::kFloat16;
+}
+
+int32_t HopperBucket(const AttentionProblem& problem) {
+  return std::max(problem.head_dim(), problem.value_dim()) <= 64 ? 64 : 128;
+}
+
+// Puts the forward kernel of sm_90a into a set where it serves: masked scores stay at -inf under a positive scale only.
+void UseHopperForward(const AttentionProblem& problem, const DeviceTraits& device, KernelSet& set) {
+  if (!InReachOfHopper(problem, device) || problem.scale() <= 1e-30) return;
+  const PassKernel* forward = hopper::ForwardOf(HalfTypeOf(problem), HopperBucket(problem));
+  if (forward != nullptr && forward->shared_bytes <= device.shared_bytes_per_block) set.forward = *forward;
+}
+
+// Puts those for rows and columns into a set where they serve: backward where dq may be summed in any order, and second
+// order. With neither tangent of the scores the portable kernels have less than half of the products to do.
+bool UseHopperColumns(const Computation& computation, const DeviceTraits& device, KernelSet& set) {
+  const AttentionProblem& problem = computation.problem();
+  const bool ordered = problem.deterministic() && computation.outputs().HasAny({kDq, kGq, kTdq});
+  const bool backward = computation.operation() == Operation::kBackward;
+  const bool serves = backward ? problem.probe_count() == 1 && !ordered
+                               : computation.inputs().HasAny({kUq, kUk, kTq, kTk}) && !computation.HasInput(kTdo);
+  if (!serves || !InReachOfHopper(problem, device)) return false;
+  const int32_t bucket = HopperBucket(problem);
+  const int32_t tile = backward ? hopper::kFirstColumnQueries : hopper::ColumnQueries(bucket);
+  if (HopperPadding(problem, bucket, tile) > kMostPadding) return false;
+  const hopper::HalfType type = HalfTypeOf(problem);
+  const PassKernel* rows = backward ? hopper::RowDotsOf(type, bucket) : hopper::Rows(type, bucket);
+  const PassKernel* columns = backward  ? hopper::FirstColumnsOf(type, bucket)
+                              : ordered ? hopper::OrderedSecondColumns(type, bucket)
+                                        : hopper::SecondColumns(type, bucket);
   const PassKernel* finish = hopper::Finish(type, bucket);
   if (rows == nullptr || columns == nullptr || finish == nullptr ||
       std::max(rows->shared_bytes, columns->shared_bytes) > device.shared_bytes_per_block) {
     return false;
   }
-  set.rows = *rows;
+  (backward ? set.row_dots : set.rows) = *rows;
   set.columns = *columns;
   set.finish = *finish;
   set.log2_columns = true;
   set.fragment_sums = true;
-  set.sum_rows = set.scalar_rows = hopper::ColumnQueries(bucket);
+  set.sum_rows = set.scalar_rows = tile;
   set.sum_columns = bucket;
   set.always_sums = true;
   set.turns_of_tile = hopper::kTurnsOfTile;
@@ -216,7 +241,8 @@ KernelSet SelectKernels(const Computation& computation, const DeviceTraits& devi
   set.row_dots = plain.row_dots;
   set.finish = plain.finish;
   if (!TensorCoresServe(problem)) {
-    UseHopperKernels(computation, device, set);
+    UseHopperForward(problem, device, set);
+    UseHopperColumns(computation, device, set);
     return set;
   }
 
@@ -238,7 +264,8 @@ KernelSet SelectKernels(const Computation& computation, const DeviceTraits& devi
   const bool tangents = given({kUq, kUk, kUv, kTq, kTk, kTv});
   const bool whole = given({kUq, kTq}) && given({kUk, kTk}) && given({kUv, kTv});
   if (const auto kernel = choose({general.forward}, fast.forward, true)) set.forward = *kernel;
-  if (UseHopperKernels(computation, device, set)) return set;
+  UseHopperForward(problem, device, set);
+  if (UseHopperColumns(computation, device, set)) return set;
   if (const auto kernel = choose({general.rows}, fast.rows, whole)) {
     set.rows = *kernel;
     set.rows_power_shift = PowerShift(problem);

@@ -22,6 +22,12 @@ const PassKernel* OrderedSecondColumns(HalfType type, int32_t head_dim);
 // gq of their sums. Owns the rows of a tile of the column pass.
 const PassKernel* Finish(HalfType type, int32_t head_dim);
 
+// Forward, of a positive scale.
+const PassKernel* ForwardOf(HalfType type, int32_t head_dim);
+// Row scalars and columns of backward, for Finish. Rows are padded to kFirstColumnQueries.
+const PassKernel* RowDotsOf(HalfType type, int32_t head_dim);
+const PassKernel* FirstColumnsOf(HalfType type, int32_t head_dim);
+
 // Turns of a tile of the column pass in PassArgs::turn.
 inline constexpr int32_t kTurnsOfTile = 8;
 

@@ -20,6 +20,8 @@ inline constexpr int32_t kMaxMaps = 10;
 
 // Query rows of a tile of the second-order column pass. Row scalars and gq_sum are padded to whole tiles, a sequence.
 FLASHBOB_HOST_DEVICE constexpr int32_t ColumnQueries(int32_t head_dim) { return head_dim == 64 ? 64 : 32; }
+// The same of the first-order one, whose sums of dQ lie in the other's tiles all the same.
+inline constexpr int32_t kFirstColumnQueries = 64;
 
 // Floats of the row scalars per row. Rows come in blocks of 32: 32 of L log2(e) - power_shift (+inf where P must
 // be 0), then 32 of D, of c, of r. PassArgs::row_scalars counts rows.

@@ -7,5 +7,8 @@ const PassKernel* Rows(HalfType, int32_t) { return nullptr; }
 const PassKernel* SecondColumns(HalfType, int32_t) { return nullptr; }
 const PassKernel* OrderedSecondColumns(HalfType, int32_t) { return nullptr; }
 const PassKernel* Finish(HalfType, int32_t) { return nullptr; }
+const PassKernel* ForwardOf(HalfType, int32_t) { return nullptr; }
+const PassKernel* RowDotsOf(HalfType, int32_t) { return nullptr; }
+const PassKernel* FirstColumnsOf(HalfType, int32_t) { return nullptr; }
 
 }  // namespace flashbob::cuda::hopper

@@ -70,6 +70,41 @@ TEST(KernelSetTest, HopperServesSecondOrderInHalfPrecision) {
   EXPECT_TRUE(OnHopper(spec));
 }
 
+CaseSpec FirstOrder(Operation operation, int64_t dim) {
+  CaseSpec spec = Bob(16, 4096, dim);
+  spec.operation = operation;
+  spec.optional_inputs = {};
+  if (operation == Operation::kBackward) spec.optional_inputs = {kO, kLse};
+  return spec;
+}
+
+bool Hopper(const PassKernel& kernel) { return std::string_view(kernel.name).starts_with("Hopper"); }
+
+TEST(KernelSetTest, HopperServesForwardAndBackwardInHalfPrecision) {
+  if (!Built()) GTEST_SKIP() << "no sm_90a among this build's architectures";
+  for (int64_t dim : {40, 64, 72, 128}) {
+    EXPECT_TRUE(Hopper(SelectKernels(Of(FirstOrder(Operation::kForward, dim)), kH200).forward)) << dim;
+  }
+  for (int64_t dim : {40, 64, 128}) {
+    const KernelSet set = SelectKernels(Of(FirstOrder(Operation::kBackward, dim)), kH200);
+    for (const PassKernel* kernel : {&set.forward, &set.row_dots, &set.columns, &set.finish}) {
+      EXPECT_TRUE(Hopper(*kernel)) << kernel->name;
+    }
+  }
+}
+
+TEST(KernelSetTest, OrderedSumsOfBackwardAndOtherScalesStayWithThePortableKernels) {
+  CaseSpec spec = FirstOrder(Operation::kBackward, 64);
+  spec.options.deterministic = true;
+  const KernelSet ordered = SelectKernels(Of(spec), kH200);
+  EXPECT_FALSE(Hopper(ordered.columns));
+  EXPECT_FALSE(Hopper(ordered.row_dots));
+  EXPECT_FALSE(Hopper(ordered.finish));
+  spec = FirstOrder(Operation::kForward, 64);
+  spec.options.scale = -1;
+  EXPECT_FALSE(Hopper(SelectKernels(Of(spec), kH200).forward));
+}
+
 TEST(KernelSetTest, WhatHopperDoesNotTakeGoesToThePortableKernels) {
   DeviceTraits device = kH200;
   device.hopper_kernels = false;

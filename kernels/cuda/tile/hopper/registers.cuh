@@ -42,6 +42,11 @@ __device__ inline float Exp2(float x) {
   return y;
 }
 
+__device__ inline float LargestOfQuad(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
 __device__ inline float SumOverQuad(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
