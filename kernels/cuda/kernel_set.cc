@@ -151,17 +151,23 @@ double HopperMapBytes(const AttentionProblem& problem) {
   return problem.layout() == Layout::kTHD ? static_cast<double>(hopper::SequenceMapBytes(problem.batch())) : 0;
 }
 
-// What a column pass takes of it whose query rows are padded to `tile`: rows and columns of padding, and maps.
-double HopperPadding(const AttentionProblem& problem, int32_t bucket, int32_t tile) {
+// Workspace of a column pass, in bytes: what its query rows take, and what padding them to `tile`, columns of padding,
+// and maps add to that.
+struct ColumnBytes {
+  double rows;
+  double padding;
+};
+ColumnBytes HopperColumnBytes(const AttentionProblem& problem, int32_t bucket, int32_t tile) {
   const bool packed = problem.layout() == Layout::kTHD;
   int64_t padded = 0;
   for (int64_t b = 0; b < (packed ? problem.batch() : 1); ++b) padded += Padded(problem.query_len(b), tile);
   if (!packed) padded *= problem.batch();
-  const double floats =
-      static_cast<double>(padded) * (bucket + hopper::kRowScalars) -
-      static_cast<double>(problem.total_queries()) * static_cast<double>(problem.head_dim() + hopper::kRowScalars);
-  return floats * static_cast<double>(sizeof(float)) * static_cast<double>(problem.heads() * problem.probe_count()) +
-         HopperMapBytes(problem);
+  const double bytes_of_float =
+      static_cast<double>(sizeof(float)) * static_cast<double>(problem.heads() * problem.probe_count());
+  const double rows = bytes_of_float * static_cast<double>(problem.total_queries()) *
+                      static_cast<double>(problem.head_dim() + hopper::kRowScalars);
+  const double all = bytes_of_float * static_cast<double>(padded) * (bucket + hopper::kRowScalars);
+  return {.rows = rows, .padding = all - rows + HopperMapBytes(problem)};
 }
 
 // Whether kernels of sm_90a may take a problem: 16-byte rows, one of their buckets.
@@ -200,7 +206,9 @@ bool UseHopperColumns(const Computation& computation, const DeviceTraits& device
   if (!serves || !InReachOfHopper(problem, device)) return false;
   const int32_t bucket = HopperBucket(problem);
   const int32_t tile = backward ? hopper::kFirstColumnQueries : hopper::ColumnQueries(bucket);
-  if (HopperPadding(problem, bucket, tile) > kMostPadding) return false;
+  const ColumnBytes bytes = HopperColumnBytes(problem, bucket, tile);
+  // performance.md bounds the workspace of second order alone: backward may take as much again.
+  if (bytes.padding > (backward ? std::max(kMostPadding, bytes.rows) : kMostPadding)) return false;
   const hopper::HalfType type = HalfTypeOf(problem);
   const PassKernel* rows = backward ? hopper::RowDotsOf(type, bucket) : hopper::Rows(type, bucket);
   const PassKernel* columns = backward  ? hopper::FirstColumnsOf(type, bucket)
