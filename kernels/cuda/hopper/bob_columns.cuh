@@ -47,6 +47,8 @@ struct BobColumns {
   static constexpr int kAhead = (kHeadDim == 64 ? 2 : 3) - (kOrdered ? 1 : 0);
   // Which of K, uK, V, uV (bits 0-3) a warpgroup keeps as A operands in registers, where they cost no bandwidth.
   static constexpr int kResident = kHeadDim == 64 ? 1 : 0;
+  static constexpr int kHeadDimension = kHeadDim;
+  static constexpr bool kOrderedAdds = kOrdered;
   static constexpr int kKeys = 128;
   static constexpr int kQueries = ColumnQueries(kHeadDim);
   static constexpr int kStages = kHeadDim == 64 ? 3 : 2;
@@ -132,69 +134,6 @@ struct BobColumns {
     StoreShared(InfoAt(shared, kKeyEnd), static_cast<uint32_t>(mask.key_len - walk.key0));
     StoreShared(InfoAt(shared, kBlock), static_cast<uint32_t>(walk.item.block));
     for (uint32_t warp = 0; warp < kConsumers / 32; ++warp) StoreShared(InfoAt(shared, kUnpassed + warp), kNoTile);
-  }
-
-  __device__ static void Produce(const MappedArgs& args, uint32_t shared, const ColumnWalk& walk,
-                                 const WalkShare& share) {
-    const PassArgs& pass = args.pass;
-    const Item& item = walk.item;
-    const CUtensorMap* const maps = MapsOf(args, item);
-    if (pass.sequences != nullptr) {
-      for (int map = kK; map <= kDout; ++map) AcquireMap(maps + map);
-    }
-    PrefetchMap(maps + kQ);
-    PrefetchMap(maps + kUq);
-    PrefetchMap(maps + kDout);
-    const int32_t batch = BatchOf(args, item);
-    const uint32_t keys_loaded = KeysLoaded(shared);
-    ArriveExpectBytes(keys_loaded, 4 * kKeyTile);
-#pragma unroll
-    for (int tensor = kK; tensor <= kUv; ++tensor) {
-      const int32_t probe = ProbeOf(args, tensor, tensor == kUk || tensor == kUv ? item.probe : 0);
-#pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel) {
-        LoadBox(shared + kKeysOffset + tensor * kKeyTile + panel * kKeyPanel, maps + tensor,
-                {panel * 64, walk.key0, item.head, batch, probe}, keys_loaded);
-      }
-    }
-    const int32_t uq_probe = ProbeOf(args, kUq, item.probe);
-    const int32_t dout_probe = ProbeOf(args, kDout, 0);
-    // Of the first head of the group.
-    const int32_t first_head = item.head * args.group;
-    const int64_t first_row = FirstPaddedRow(pass, item);
-    const int64_t first_scalar = RowOffset(pass.row_scalars, item.probe, item.sequence.index, first_head, first_row);
-    constexpr int64_t kTile = kQueries * kHeadDim;
-    const uint32_t first_tile =
-        static_cast<uint32_t>(RowOffset(pass.gq_sum, item.probe, item.sequence.index, first_head, first_row) / kTile);
-    const uint32_t tiles_of_head = static_cast<uint32_t>(pass.gq_sum.head / kTile);
-    TileRange before;
-    if (kOrdered && item.block > 0) before = QueryTiles(item.sequence.mask, item.block - 1, kKeys, kQueries);
-    RingPosition<kStages> ring;
-    for (int32_t step = share.begin; step < share.end; ++step) {
-      const ColumnStep at = walk.At(step);
-      const uint32_t stage = shared + kStagesOffset + ring.stage * kStageBytes;
-      const uint32_t full = FullStage(shared, ring.stage);
-      Wait(EmptyStage(shared, ring.stage), ring.parity ^ 1);
-      const int32_t head = first_head + at.head_in_group;
-      uint32_t tile = first_tile + static_cast<uint32_t>(at.head_in_group) * tiles_of_head +
-                      static_cast<uint32_t>(at.query0 / kQueries);
-      if (kOrdered && at.query0 / kQueries >= before.begin && at.query0 / kQueries < before.end) tile |= kAwait;
-      StoreShared(InfoAt(shared, kStage + 2 * ring.stage), static_cast<uint32_t>(at.query0));
-      StoreShared(InfoAt(shared, kStage + 2 * ring.stage + 1), tile);
-      ArriveExpectBytes(full, kLoadedBytes);
-#pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel) {
-        LoadBox(stage + panel * kQueryPanel, maps + kQ, {panel * 64, at.query0, head, batch, 0}, full);
-        LoadBox(stage + panel * kQueryPanel + kQueryBox, maps + kUq, {panel * 64, at.query0, head, batch, uq_probe},
-                full);
-        LoadBox(stage + kOutOffset + panel * kQueryBox, maps + kDout, {panel * 64, at.query0, head, batch, dout_probe},
-                full);
-      }
-      const int64_t row = first_scalar + at.head_in_group * pass.row_scalars.head + at.query0;
-      LoadBytes(stage + kScalarOffset, static_cast<const float*>(pass.row_scalars.data) + row * kRowScalars,
-                kScalarBytes, full);
-      ring.Advance();
-    }
   }
 
   // A product of 64 x kQueries, from nothing where it is the first.

@@ -3,6 +3,7 @@
 #define FLASHBOB_KERNELS_CUDA_HOPPER_BOB_COLUMNS_KERNEL_CUH_
 
 #include "kernels/cuda/hopper/bob_columns.cuh"
+#include "kernels/cuda/hopper/bob_columns_producer.cuh"
 #include "kernels/cuda/hopper/half_type.h"
 #include "kernels/cuda/hopper/kernels.h"
 #include "kernels/cuda/hopper/launch.h"
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(384, 1) BobColumnsKernel(const __grid_constant
   const uint32_t warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
   if (warpgroup == 2) {
     ReleaseRegisters<24>();
-    if (threadIdx.x == 256) Kernel::Produce(args, shared, walk, share);
+    if (threadIdx.x == 256) ProduceColumns<Kernel>(args, shared, walk, share);
   } else {
     ClaimRegisters<240>();
     Kernel::Consume(args, shared, share, warpgroup);
