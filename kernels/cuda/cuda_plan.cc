@@ -385,7 +385,10 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
       walk_end = std::max(walk_end, walk.end);
     }
     walk_begin = std::min(walk_begin, walk_end);
-    const int64_t step_tiles = std::max<int64_t>(1, static_cast<int64_t>(slice_seconds / tile_seconds));
+    // Even cuts: a short last one would cost a launch, and its states, for little.
+    const int64_t most_tiles = std::max<int64_t>(1, static_cast<int64_t>(slice_seconds / tile_seconds));
+    const int64_t cuts = std::max<int64_t>(1, Blocks(walk_end - walk_begin, most_tiles));
+    const int64_t step_tiles = std::max<int64_t>(1, Blocks(walk_end - walk_begin, cuts));
     int64_t tile = walk_begin;
     do {
       const int64_t next = std::min(tile + step_tiles, walk_end);

@@ -168,7 +168,12 @@ TEST(CudaPlanTest, AMillionKeysAreCutIntoSlicesOfABoundedShare) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   // 0.5 PFLOP/s sustained would be 10 TFLOP a slice; a slice may be estimated at a better rate, not at any.
   const double most = 0.020 * 900e12;
-  for (int slice = 0; slice < (*plan)->num_slices(); ++slice) EXPECT_LE((*plan)->slice_flops(slice), most);
+  int small = 0;
+  for (int slice = 0; slice < (*plan)->num_slices(); ++slice) {
+    EXPECT_LE((*plan)->slice_flops(slice), most);
+    if ((*plan)->slice_flops(slice) < most / 6) ++small;
+  }
+  EXPECT_LE(small, 5) << "of " << (*plan)->num_slices() << " slices: walks are cut evenly";
 }
 
 TEST(PartsTest, ItemsThatFillTheDeviceAreNotDivided) {
