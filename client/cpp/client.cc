@@ -16,6 +16,7 @@
 #include "client/cpp/call_state.h"
 #include "client/cpp/compute_attempt.h"
 #include "client/cpp/status.h"
+#include "client/cpp/store_attempts.h"
 #include "client/cpp/wire.h"
 #include "flashbob/v1/attention_service.grpc.pb.h"
 #include "kernels/base/status_macros.h"
@@ -157,6 +158,33 @@ class Client::Connection {
                          [&](grpc::ClientContext& context) { return RunComputeAttempt(attempt, context); });
   }
 
+  absl::StatusOr<std::vector<StoredTensor>> PutTensors(const std::vector<NamedTensor>& tensors,
+                                                       std::chrono::seconds lease, const CallOptions& call) {
+    FLASHBOB_ASSIGN_OR_RETURN(v1::PutTensorsSpec spec, ToPutSpec(tensors, lease));
+    spec.set_request_id(RandomId());
+    const Cancellation cancellation = call.cancellation.value_or(Cancellation());
+    return Retry<std::vector<StoredTensor>>(call, cancellation, [&](grpc::ClientContext& context) {
+      const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
+      return PutOnce(*stub_, context, spec, tensors, options_.chunk_bytes);
+    });
+  }
+
+  absl::StatusOr<std::vector<Tensor>> GetTensors(const std::vector<StoredTensor>& tensors, const CallOptions& call) {
+    const Cancellation cancellation = call.cancellation.value_or(Cancellation());
+    return Retry<std::vector<Tensor>>(call, cancellation, [&](grpc::ClientContext& context) {
+      const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
+      return GetOnce(*stub_, context, tensors);
+    });
+  }
+
+  absl::StatusOr<int64_t> DeleteTensors(const std::vector<StoredTensor>& tensors, const CallOptions& call) {
+    const Cancellation cancellation = call.cancellation.value_or(Cancellation());
+    return Retry<int64_t>(call, cancellation, [&](grpc::ClientContext& context) {
+      const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
+      return DeleteOnce(*stub_, context, tensors);
+    });
+  }
+
   absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& call) {
     const Cancellation cancellation = call.cancellation.value_or(Cancellation());
     return Retry<ServerInfo>(call, cancellation,
@@ -262,6 +290,20 @@ absl::StatusOr<Result> Client::DoubleBackward(const Inputs& inputs, const Attent
 
 absl::StatusOr<Result> Client::Jvp(const Inputs& inputs, const AttentionOptions& options, const CallOptions& call) {
   return Compute({.operation = Operation::kJvp, .options = options, .inputs = inputs.Named()}, call);
+}
+
+absl::StatusOr<std::vector<StoredTensor>> Client::PutTensors(const std::vector<NamedTensor>& tensors,
+                                                             std::chrono::seconds lease, const CallOptions& call) {
+  return connection_->PutTensors(tensors, lease, call);
+}
+
+absl::StatusOr<std::vector<Tensor>> Client::GetTensors(const std::vector<StoredTensor>& tensors,
+                                                       const CallOptions& call) {
+  return connection_->GetTensors(tensors, call);
+}
+
+absl::StatusOr<int64_t> Client::DeleteTensors(const std::vector<StoredTensor>& tensors, const CallOptions& call) {
+  return connection_->DeleteTensors(tensors, call);
 }
 
 absl::StatusOr<ServerInfo> Client::GetServerInfo(const CallOptions& call) { return connection_->GetServerInfo(call); }

@@ -131,9 +131,14 @@ class Downloader {
       if (it == wanted.end() && !wanted.empty()) {
         return absl::InternalError(absl::StrCat("the server sent ", name, ", which was not asked for"));
       }
+      if (!announced.handle().empty()) {
+        FLASHBOB_ASSIGN_OR_RETURN(StoredTensor stored, ToStoredTensor(announced.tensor(), announced.handle()));
+        result_.outputs.push_back({name, Tensor(), std::move(stored)});
+        continue;
+      }
       FLASHBOB_ASSIGN_OR_RETURN(Tensor tensor, ToOutputTensor(announced.tensor(), into));
       total_ += static_cast<double>(tensor.bytes().size());
-      result_.outputs.push_back({name, std::move(tensor)});
+      result_.outputs.push_back({name, std::move(tensor), std::nullopt});
     }
     for (const WantedOutput& want : attempt_.request.outputs) {
       if (result_.Find(want.name) == nullptr) {

@@ -125,6 +125,27 @@ Capability ToCapability(const v1::Capability& wire) {
   return capability;
 }
 
+absl::StatusOr<v1::TensorSpec> ToTensorSpec(const NamedTensor& tensor) {
+  const TensorView& view = tensor.tensor;
+  const std::optional<int64_t> bytes = NumBytes(view.dtype, view.shape);
+  const bool fits = bytes.has_value() && static_cast<uint64_t>(*bytes) == view.bytes.size();
+  if (!tensor.stored.has_value() && !fits) {
+    return absl::InvalidArgumentError(absl::StrCat(tensor.name, " has ", view.bytes.size(), " bytes; ",
+                                                   Name(view.dtype), " ", ToString(view.shape), " needs ",
+                                                   bytes.has_value() ? absl::StrCat(*bytes) : "an impossible number"));
+  }
+  if (tensor.stored.has_value() && view.given()) {
+    return absl::InvalidArgumentError(absl::StrCat(tensor.name, " is given both here and by handle"));
+  }
+  v1::TensorSpec spec;
+  FLASHBOB_ASSIGN_OR_RETURN(const v1::TensorName name, ToWireName(tensor.name));
+  const Shape& shape = tensor.stored.has_value() ? tensor.stored->shape : view.shape;
+  spec.set_name(name);
+  spec.set_dtype(ToWire(tensor.stored.has_value() ? tensor.stored->dtype : view.dtype));
+  spec.mutable_shape()->Add(shape.begin(), shape.end());
+  return spec;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::ComputeSpec> ToSpec(const Request& request) {
@@ -133,27 +154,43 @@ absl::StatusOr<v1::ComputeSpec> ToSpec(const Request& request) {
   spec.set_operation(ToWire(request.operation));
   FillProblem(request.options, *spec.mutable_problem());
   for (const NamedTensor& input : request.inputs) {
-    const TensorView& view = input.tensor;
-    const std::optional<int64_t> bytes = NumBytes(view.dtype, view.shape);
-    if (!bytes.has_value() || static_cast<uint64_t>(*bytes) != view.bytes.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(input.name, " has ", view.bytes.size(), " bytes; ", Name(view.dtype), " ", ToString(view.shape),
-                       " needs ", bytes.has_value() ? absl::StrCat(*bytes) : "an impossible number"));
-    }
     v1::InputTensor& wire = *spec.add_inputs();
-    FLASHBOB_ASSIGN_OR_RETURN(const v1::TensorName name, ToWireName(input.name));
-    wire.mutable_tensor()->set_name(name);
-    wire.mutable_tensor()->set_dtype(ToWire(view.dtype));
-    wire.mutable_tensor()->mutable_shape()->Add(view.shape.begin(), view.shape.end());
-    wire.mutable_inline_();
+    FLASHBOB_ASSIGN_OR_RETURN(*wire.mutable_tensor(), ToTensorSpec(input));
+    if (input.stored.has_value()) {
+      wire.set_handle(input.stored->handle);
+    } else {
+      wire.mutable_inline_();
+    }
   }
   for (const WantedOutput& output : request.outputs) {
     v1::OutputTensor& wire = *spec.add_outputs();
     FLASHBOB_ASSIGN_OR_RETURN(const v1::TensorName name, ToWireName(output.name));
     wire.set_name(name);
-    wire.mutable_inline_();
+    if (output.keep.has_value()) {
+      wire.mutable_keep()->set_lease_seconds(output.keep->count());
+    } else {
+      wire.mutable_inline_();
+    }
   }
   return spec;
+}
+
+absl::StatusOr<v1::PutTensorsSpec> ToPutSpec(const std::vector<NamedTensor>& tensors, std::chrono::seconds lease) {
+  v1::PutTensorsSpec spec;
+  spec.set_lease_seconds(lease.count());
+  for (const NamedTensor& tensor : tensors) {
+    FLASHBOB_ASSIGN_OR_RETURN(*spec.add_tensors(), ToTensorSpec(tensor));
+  }
+  return spec;
+}
+
+absl::StatusOr<StoredTensor> ToStoredTensor(const v1::TensorSpec& tensor, const std::string& handle) {
+  const std::optional<DataType> dtype = FromWire(tensor.dtype());
+  if (!dtype.has_value()) {
+    return absl::InternalError(
+        absl::StrCat("the server kept a tensor of unknown dtype ", static_cast<int>(tensor.dtype())));
+  }
+  return StoredTensor{handle, *dtype, Shape(tensor.shape().begin(), tensor.shape().end())};
 }
 
 absl::StatusOr<std::string> ToOutputName(const v1::TensorSpec& tensor) {

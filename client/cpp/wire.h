@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "flashbob/attention.h"
@@ -18,6 +19,12 @@ namespace flashbob::client {
 // INVALID_ARGUMENT where a name is no tensor's, or an input's bytes are not what its shape needs. Whatever else can be
 // wrong is for the server to say.
 absl::StatusOr<v1::ComputeSpec> ToSpec(const Request& request);
+
+// The same for tensors to be stored.
+absl::StatusOr<v1::PutTensorsSpec> ToPutSpec(const std::vector<NamedTensor>& tensors, std::chrono::seconds lease);
+
+// A tensor that the server keeps under `handle`. INTERNAL where its dtype is unknown.
+absl::StatusOr<StoredTensor> ToStoredTensor(const v1::TensorSpec& tensor, const std::string& handle);
 
 // The name of a tensor that the server announced, and memory for it: `into` or its own. INTERNAL where name or dtype
 // are unknown; else the errors of Tensor::Create.

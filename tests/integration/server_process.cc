@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -37,7 +38,10 @@ std::string ReadFile(const std::string& path) {
 }  // namespace
 
 ServerProcess ServerProcess::Serve(const std::vector<std::string>& arguments) {
-  std::vector<std::string> all = {"--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"};
+  std::vector<std::string> all = {"--metrics-listen", "127.0.0.1:0"};
+  if (std::find(arguments.begin(), arguments.end(), "--listen") == arguments.end()) {
+    all.insert(all.end(), {"--listen", "127.0.0.1:0"});
+  }
   all.insert(all.end(), arguments.begin(), arguments.end());
   ServerProcess process = Start(all);
   Poll(std::chrono::seconds(60), [&] {

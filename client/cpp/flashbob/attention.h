@@ -55,13 +55,16 @@ struct AttentionOptions {
 
 struct NamedTensor {
   std::string name;  // as in the table above
-  TensorView tensor;
+  TensorView tensor = {};
+  std::optional<StoredTensor> stored = std::nullopt;  // in place of `tensor`: it is on the server already
 };
 
 struct WantedOutput {
   std::string name;
   // Where it is written; left out: the Result owns it.
   std::optional<std::span<std::byte>> into = std::nullopt;
+  // It stays on the server for so long after each use, and is not sent; 0: as long as the server likes.
+  std::optional<std::chrono::seconds> keep = std::nullopt;
 };
 
 struct Request {
@@ -102,6 +105,7 @@ struct Timings {
 struct NamedOutput {
   std::string name;
   Tensor tensor;
+  std::optional<StoredTensor> stored = std::nullopt;  // in place of `tensor`: it was to be kept
 };
 
 struct Result {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "flashbob/attention.h"
@@ -75,6 +76,17 @@ class Client {
   absl::StatusOr<Result> DoubleBackward(const Inputs& inputs, const AttentionOptions& options = {},
                                         const CallOptions& call = {});
   absl::StatusOr<Result> Jvp(const Inputs& inputs, const AttentionOptions& options = {}, const CallOptions& call = {});
+
+  // Tensors that stay on the server, for as long after each use as `lease` says (0: as long as the server likes).
+  // session.h does this, and brings back what a server lost. Handles come in the order of the tensors, whose names are
+  // all different. NOT_FOUND with the reason HANDLE for a handle that is unknown or whose lease is over.
+  absl::StatusOr<std::vector<StoredTensor>> PutTensors(const std::vector<NamedTensor>& tensors,
+                                                       std::chrono::seconds lease = std::chrono::seconds(0),
+                                                       const CallOptions& call = {});
+  absl::StatusOr<std::vector<Tensor>> GetTensors(const std::vector<StoredTensor>& tensors,
+                                                 const CallOptions& call = {});
+  // How many there were to be deleted; those that are gone already are no error.
+  absl::StatusOr<int64_t> DeleteTensors(const std::vector<StoredTensor>& tensors, const CallOptions& call = {});
 
   absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& call = {});
 

@@ -59,6 +59,14 @@ struct TensorView {
   std::span<const std::byte> bytes;
 };
 
+// A tensor that stays on the server, under a handle. Client::PutTensors and results give them; whoever has one may use
+// it until its lease, which every use renews, is over.
+struct StoredTensor {
+  std::string handle;
+  DataType dtype = DataType::kFP32;
+  Shape shape;
+};
+
 class Tensor {
  public:
   // In memory of its own, not initialised, or, where `into` is given, there. INVALID_ARGUMENT where `into` has not the
