@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -161,6 +162,22 @@ def client(server: str) -> Iterator[flashbob.Client]:
         flashbob.set_default_client(made)
         yield made
         flashbob.set_default_client(None)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A server program: the real one, or one that runs the stand-in."""
+    binary = server_binary()
+    if binary is not None:
+        return binary
+    script = tmp_path / "flashbob-server"
+    script.write_text(
+        f"#!{sys.executable}\nimport sys, signal\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from fake_server import FakeServer\nserver = FakeServer()\n"
+        "open(sys.argv[sys.argv.index('--port-file') + 1], 'w').write(str(server.port))\nsignal.pause()\n"
+    )
+    script.chmod(0o755)
+    return script
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,14 @@ class RefusalError(Exception):
 class FakeServer:
     """Listens on a free loopback port until `stop`."""
 
-    def __init__(self, *, max_lease_seconds: int = 600, chunk_bytes: int = 1000, port: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        max_lease_seconds: int = 600,
+        chunk_bytes: int = 1000,
+        port: int = 0,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
         self.max_lease_seconds = max_lease_seconds
         self.max_stored = 1 << 30  # tensors; more are refused as over the quota
         self.chunk_bytes = chunk_bytes
@@ -126,7 +133,12 @@ class FakeServer:
                 ),
             )
         )
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        address = f"127.0.0.1:{port}"
+        self.port = (
+            self._server.add_insecure_port(address)
+            if credentials is None
+            else self._server.add_secure_port(address, credentials)
+        )
         self.address = f"127.0.0.1:{self.port}"
         self._server.start()
 

@@ -34,7 +34,10 @@ run_tests() {
 case $packages in
   distribution)
     wanted=(python3-grpcio python3-hypothesis python3-numpy python3-protobuf python3-pytest)
-    if apt-cache show python3-torch >/dev/null 2>&1; then wanted+=(python3-torch); fi
+    # Debian has it; elsewhere only where the package lists do.
+    if grep -q '^ID=debian' /etc/os-release || apt-cache show python3-torch >/dev/null 2>&1; then
+      wanted+=(python3-torch)
+    fi
     "$top/deploy/install_dependencies.sh" "${wanted[@]}"
     PYTHONPATH=$top/client/python/src run_tests /usr/bin/python3 "$@"
     ;;

@@ -9,7 +9,7 @@ from pathlib import Path
 import flashbob
 import numpy as np
 import pytest
-from conftest import server_binary, wait_until
+from conftest import wait_until
 from fake_server import FakeServer
 from flashbob.local_server import LocalClient, find_binary
 
@@ -20,22 +20,6 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """A server program: the real one, or one that runs the stand-in."""
-    binary = server_binary()
-    if binary is not None:
-        return binary
-    script = tmp_path / "flashbob-server"
-    script.write_text(
-        f"#!{sys.executable}\nimport sys, signal\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from fake_server import FakeServer\nserver = FakeServer()\n"
-        "open(sys.argv[sys.argv.index('--port-file') + 1], 'w').write(str(server.port))\nsignal.pause()\n"
-    )
-    script.chmod(0o755)
-    return script
 
 
 def test_started_server_computes_and_ends_with_its_client(program: Path, rng: np.random.Generator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import flashbob
@@ -11,7 +12,7 @@ import torch
 from flashbob.torch import packed_attention, scaled_dot_product_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch_reference import reference_attention, relative_error
 
 pytestmark = pytest.mark.usefixtures("client")
@@ -112,6 +113,79 @@ def test_first_and_second_order_equal_plain_torch(data: st.DataObject) -> None:
     got = derivatives(scaled_dot_product_attention(*inputs, **arguments))
     expected = derivatives(_reference(*inputs, arguments))
     for a, b in zip(got, expected, strict=True):
+        assert a.shape == b.shape
+        assert relative_error(a, b) < 1e-11
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_forward_mode_equals_plain_torch(data: st.DataObject) -> None:
+    kv_heads, group = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3))
+    n_q, n_k = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 20))
+    dim, value_dim = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
+    arguments: dict[str, Any] = {
+        "is_causal": data.draw(st.booleans()),
+        "causal_alignment": data.draw(st.sampled_from(["top-left", "bottom-right"])),
+        "window": (data.draw(st.integers(-1, 6)), data.draw(st.integers(-1, 6))),
+        "enable_gqa": True,
+    }
+    moving = data.draw(st.sets(st.integers(0, 2), min_size=1))
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    shapes = [(1, kv_heads * group, n_q, dim), (1, kv_heads, n_k, dim), (1, kv_heads, n_k, value_dim)]
+    inputs = [t.detach() for t in _leaves(generator, *shapes)]
+    tangents = [torch.from_numpy(generator.standard_normal(shape)) for shape in shapes]
+
+    def tangent(attention: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+        with forward_ad.dual_level():
+            duals = [forward_ad.make_dual(t, tangents[i]) if i in moving else t for i, t in enumerate(inputs)]
+            o, to = forward_ad.unpack_dual(attention(*duals))
+            return o, to
+
+    got = tangent(lambda q, k, v: scaled_dot_product_attention(q, k, v, **arguments))
+    expected = tangent(lambda q, k, v: _reference(q, k, v, arguments))
+    for a, b in zip(got, expected, strict=True):
+        assert relative_error(a, b) < 1e-11
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_packed_sequences_equal_plain_torch_to_second_order(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 4))
+    lengths_q = data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    lengths_k = data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    kv_heads, group, dim = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2)), data.draw(st.integers(1, 5))
+    arguments: dict[str, Any] = {
+        "is_causal": data.draw(st.booleans()),
+        "causal_alignment": data.draw(st.sampled_from(["top-left", "bottom-right"])),
+        "window": (data.draw(st.integers(-1, 4)), data.draw(st.integers(-1, 4))),
+    }
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    starts_q, starts_k = ([0, *np.cumsum(lengths).tolist()] for lengths in (lengths_q, lengths_k))
+    inputs = _leaves(
+        generator, (starts_q[-1], kv_heads * group, dim), *[(starts_k[-1], kv_heads, dim) for _ in range(2)]
+    )
+    weights = [torch.from_numpy(generator.standard_normal(t.shape)) for t in inputs]
+
+    def each_alone(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        parts = []
+        for b in range(count):
+            rows = [
+                t[starts[b] : starts[b + 1]].transpose(0, 1)
+                for t, starts in ((q, starts_q), (k, starts_k), (v, starts_k))
+            ]
+            # Without keys every row gives 0.
+            o = _reference(*rows, arguments) if lengths_k[b] else rows[0] * 0
+            parts.append(o.transpose(0, 1))
+        return torch.cat(parts)
+
+    def derivatives(o: Tensor) -> list[Tensor]:
+        first = torch.autograd.grad((o**3).sum() + o.sum(), inputs, create_graph=True, allow_unused=True)
+        first = [torch.zeros_like(t) if g is None else g for g, t in zip(first, inputs, strict=True)]
+        total = sum((g * w).sum() for g, w in zip(first, weights, strict=True)) + 0 * sum(t.sum() for t in inputs)
+        return [o, *first, *torch.autograd.grad(total, inputs)]
+
+    got = derivatives(packed_attention(*inputs, starts_q, starts_k, **arguments))
+    for a, b in zip(got, derivatives(each_alone(*inputs)), strict=True):
         assert a.shape == b.shape
         assert relative_error(a, b) < 1e-11
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import grpc
 
 SERVER_VARIABLE = "FLASHBOB_SERVER"
 TOKEN_VARIABLE = "FLASHBOB_TOKEN"
+TLS_CA_VARIABLE = "FLASHBOB_TLS_CA"
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 METHOD_PREFIX = "/flashbob.v1.AttentionService/"
 
@@ -39,6 +44,14 @@ def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),) if token else ()
 
 
+def channel_credentials(credentials: grpc.ChannelCredentials | Literal[False] | None) -> grpc.ChannelCredentials | None:
+    """Those given; for None those that trust FLASHBOB_TLS_CA's authorities, where it is set. None is clear text."""
+    if credentials is not None:
+        return credentials or None
+    authorities = os.environ.get(TLS_CA_VARIABLE)
+    return grpc.ssl_channel_credentials(Path(authorities).read_bytes()) if authorities else None
+
+
 def channel_options(extra: Sequence[tuple[str, int | str]]) -> list[tuple[str, int | str]]:
     """Ours, then the caller's, which win."""
     return [*_OPTIONS, *extra]
@@ -50,6 +63,7 @@ def warn_if_token_is_public(address: str, token: bool, secure: bool) -> None:
     local = address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
     if token and not secure and not local:
         warnings.warn(
-            f"the token for {address} travels in clear text: pass credentials=grpc.ssl_channel_credentials(...)",
+            f"the token for {address} travels in clear text: name the server's authorities in "
+            f"{TLS_CA_VARIABLE}, or pass credentials=grpc.ssl_channel_credentials(...)",
             stacklevel=3,
         )

@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import grpc
 
@@ -128,7 +128,8 @@ class Client:
     Args:
         address: "HOST:PORT" or "unix:PATH"; by default FLASHBOB_SERVER, else 127.0.0.1:50051.
         token: bearer token; by default FLASHBOB_TOKEN.
-        credentials: TLS credentials, as of `grpc.ssl_channel_credentials`; None for clear text.
+        credentials: TLS credentials, as of `grpc.ssl_channel_credentials`; by default those that trust the authorities
+            in FLASHBOB_TLS_CA's file, where it is set; else, and for False, clear text.
         timeout: seconds that a call may take, retries included; None for no bound. Each call may say otherwise.
         retry: how long requests are tried again; None never tries again.
         progress: True shows a tqdm bar on calls over a second (where tqdm is installed); a function is told
@@ -145,7 +146,7 @@ class Client:
         address: str | None = None,
         *,
         token: str | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: grpc.ChannelCredentials | Literal[False] | None = None,
         timeout: float | None = None,
         retry: RetryPolicy | None = DEFAULT_RETRY,
         progress: ProgressOption = None,
@@ -156,6 +157,7 @@ class Client:
         self.key = next(_next_key)
         _clients[self.key] = self
         self._metadata = _config.call_metadata(token)
+        credentials = _config.channel_credentials(credentials)
         _config.warn_if_token_is_public(self.address, bool(self._metadata), credentials is not None)
         options = _config.channel_options(channel_options)
         self._channel = (

@@ -144,7 +144,7 @@ def local(
     """
     if binary is None and not arguments:
         address = _config.server_address(None)
-        probe = Client(address, retry=None)
+        probe = Client(address, retry=None, credentials=options.get("credentials"))
         try:
             probe.info(timeout=_FIND_SECONDS)
             return LocalClient(address, None, **options)
@@ -153,7 +153,7 @@ def local(
         finally:
             probe.close()
     server = LocalServer(binary, arguments)
-    return LocalClient(server.address, server, **options)
+    return LocalClient(server.address, server, **{"credentials": False, **options})
 
 
 def _stop(process: subprocess.Popen[bytes], watch: subprocess.Popen[bytes], folder: Path) -> None:
