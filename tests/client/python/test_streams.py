@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -33,15 +35,27 @@ def _ignore(message: bytes) -> None:
     del message
 
 
-def test_this_grpcio_runs_streams_on_the_calling_thread(fake: FakeServer, rng: np.random.Generator) -> None:
+def test_this_grpcio_runs_a_stream_on_one_thread(fake: FakeServer, rng: np.random.Generator) -> None:
+    seen: list[set[threading.Thread]] = []
+
+    def work() -> None:
+        threads: set[threading.Thread] = set()
+        streams.run(
+            COMPUTE, _messages(rng), lambda _: threads.add(threading.current_thread()), timeout=None, metadata=()
+        )
+        seen.append(threads)
+
     with flashbob.Client(fake.address) as client:
         streams = client._streams
         assert isinstance(streams, DirectStreams)
-        threads: list[threading.Thread] = []
-        streams.run(
-            COMPUTE, _messages(rng), lambda _: threads.append(threading.current_thread()), timeout=None, metadata=()
-        )
-        assert set(threads) == {threading.current_thread()}
+        work()
+        other = threading.Thread(target=work)
+        other.start()
+        other.join()
+        # The main thread's beside it, for the sake of signals; any other's on itself.
+        (beside,) = seen[0]
+        assert beside.name.startswith("flashbob-streams")
+        assert seen[1] == {other}
         assert streams._known, "this grpcio's binding is another: streams take the slow way"
 
 
@@ -113,6 +127,31 @@ def test_failure_of_the_sender_cancels_and_is_raised(
         streams.run(COMPUTE, failing(), _ignore, timeout=None, metadata=())
     # The channel is as good as new.
     streams.run(COMPUTE, _messages(rng), _ignore, timeout=None, metadata=())
+
+
+def test_interrupt_from_the_keyboard_cancels(streams: Streams, fake: FakeServer, rng: np.random.Generator) -> None:
+    fake.hold.clear()
+
+    def press() -> None:
+        fake.entered.wait(WAIT_SECONDS)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt):
+        streams.run(COMPUTE, _messages(rng), _ignore, timeout=None, metadata=())
+    presser.join()
+    assert fake.cancelled.wait(WAIT_SECONDS)
+
+
+def test_closed_channel_ends_what_runs_on_it(fake: FakeServer, rng: np.random.Generator) -> None:
+    fake.hold.clear()
+    client = flashbob.Client(fake.address)
+    closer = threading.Thread(target=lambda: (fake.entered.wait(WAIT_SECONDS), client.close()))
+    closer.start()
+    with pytest.raises(flashbob.CancelledError):
+        client.forward(*(rng.standard_normal((1, 2, 5, 4)) for _ in range(3)))
+    closer.join()
 
 
 def test_server_that_is_not_there_is_unavailable() -> None:

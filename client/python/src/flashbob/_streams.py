@@ -1,7 +1,7 @@
-"""Streams of bytes, each run to its end on the thread that calls.
+"""Streams of bytes, each run to its end on one thread.
 
 grpc's own streams pass every message through two further threads, which costs a small call more than a millisecond and
-three times the processor time; its unary calls wait for their events on the calling thread. `DirectStreams` does that
+three times the processor time; its unary calls wait for their events where they are called. `DirectStreams` does that
 for streams, on the same internal binding (grpcio 1.51 to 1.85 were tried). Where a grpcio has another binding,
 `PublicStreams` does the same on the public interface.
 """
@@ -9,8 +9,10 @@ for streams, on the same internal binding (grpcio 1.51 to 1.85 were tried). Wher
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from typing import Any, Protocol
 
 import grpc
@@ -110,7 +112,12 @@ class PublicStreams:
 
 
 class DirectStreams:
-    """On the calling thread alone; on the public interface from the first call on that the binding does not take."""
+    """On one thread alone; on the public interface from the first call on that the binding does not take.
+
+    That thread is the caller's, but for the main thread. Handlers of signals run there, between any two lines, and may
+    raise, as Ctrl-C does: an event that the binding was handing over would be lost, and with it the end of the call. So
+    calls of the main thread run on a thread beside it.
+    """
 
     def __init__(self, channel: grpc.Channel) -> None:
         from grpc._cython import cygrpc
@@ -120,6 +127,7 @@ class DirectStreams:
         self._codes = {code.value[0]: code for code in grpc.StatusCode}
         self._public = PublicStreams(channel)
         self._known = True  # a benign race: who finds the binding unknown says so for all
+        self._beside_main = futures.ThreadPoolExecutor(1, thread_name_prefix="flashbob-streams")
 
     def run(
         self,
@@ -132,6 +140,43 @@ class DirectStreams:
         started: Started | None = None,
     ) -> None:
         """See `Streams.run`."""
+        if threading.current_thread() is not threading.main_thread():
+            self._run(method, messages, on_message, timeout, metadata, started)
+            return
+        interrupted = threading.Event()
+        running: list[Rpc] = []
+
+        def note(rpc: Rpc) -> None:
+            running.append(rpc)
+            if started is not None:
+                started(rpc)
+            if interrupted.is_set():
+                rpc.cancel()
+
+        call = self._beside_main.submit(self._run, method, messages, on_message, timeout, metadata, note)
+        try:
+            call.result()
+        except BaseException:
+            if not call.done():
+                # The server must not go on for nobody.
+                interrupted.set()
+                for rpc in running:
+                    rpc.cancel()
+                futures.wait([call])
+            raise
+        finally:
+            # What it raised refers to this frame, which must not refer back.
+            del call
+
+    def _run(
+        self,
+        method: str,
+        messages: Iterator[bytes],
+        on_message: Callable[[bytes], object],
+        timeout: float | None,
+        metadata: Metadata,
+        started: Started | None,
+    ) -> None:
         first = next(messages)
         call = self._start(method, first, timeout, metadata) if self._known else None
         if call is None:
@@ -144,7 +189,7 @@ class DirectStreams:
                 started(_DirectRpc(self._binding, call))
             status = self._drive(call, pending, messages, on_message)
         except BaseException:
-            # Also an interrupt from the keyboard. The binding wants every event to be taken.
+            # The binding wants every event to be taken.
             _DirectRpc(self._binding, call).cancel()
             while pending:
                 pending.discard(call.next_event().tag)
