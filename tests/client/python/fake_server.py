@@ -262,9 +262,12 @@ class FakeServer:
     ) -> service.GetServerInfoResponse:
         del request, context
         self.calls["GetServerInfo"] += 1
+        with self.lock:
+            used = sum(array.nbytes for array in self.store.values())
         return service.GetServerInfoResponse(
             version="fake",
             limits=service.Limits(max_chunk_bytes=1 << 20, max_lease_seconds=self.max_lease_seconds),
+            tenant=service.TenantInfo(used_bytes=used),
         )
 
     # What they are made of.
