@@ -36,6 +36,8 @@ class Backend {
                                           const ProgressCallback& progress) = 0;
   // An engine in this process knows no limits, tenants or host memory: they are left 0.
   virtual absl::StatusOr<client::ServerInfo> Info() = 0;
+  // UNAVAILABLE where the server does not serve now.
+  virtual absl::Status Health() = 0;
 };
 
 // The flags that choose a backend; the same for every command.

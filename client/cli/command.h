@@ -41,6 +41,7 @@ std::unique_ptr<Command> MakeRunCommand(CLI::App& program);
 std::unique_ptr<Command> MakeCheckCommand(CLI::App& program);
 std::unique_ptr<Command> MakeBenchCommand(CLI::App& program);
 std::unique_ptr<Command> MakeInfoCommand(CLI::App& program);
+std::unique_ptr<Command> MakeHealthCommand(CLI::App& program);
 
 }  // namespace flashbob::cli
 

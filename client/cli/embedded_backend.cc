@@ -41,6 +41,8 @@ class EmbeddedBackend : public Backend {
     return info;
   }
 
+  absl::Status Health() override { return absl::OkStatus(); }
+
  private:
   const std::unique_ptr<Engine> engine_;
 };

@@ -51,6 +51,7 @@ int Main(int argc, char** argv) {
   commands.push_back(MakeCheckCommand(program));
   commands.push_back(MakeBenchCommand(program));
   commands.push_back(MakeInfoCommand(program));
+  commands.push_back(MakeHealthCommand(program));
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -114,6 +114,8 @@ class ServerBackend : public Backend {
 
   absl::StatusOr<client::ServerInfo> Info() override { return client_.GetServerInfo(); }
 
+  absl::Status Health() override { return client_.CheckHealth(); }
+
  private:
   client::Client client_;
 };

@@ -1,14 +1,18 @@
 #include "flashbob/client.h"
 
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <optional>
 #include <random>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -28,15 +32,43 @@ using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 using std::chrono::system_clock;
 
+constexpr nanoseconds kLongest = std::chrono::hours(24 * 365);  // timeouts that are longer are as good as this
 constexpr size_t kMaxChunkBytes = size_t{16} << 20;
 // Room for the largest chunk that a server may send and for specs with many sequences.
 constexpr int kMaxMessageBytes = 64 << 20;
 constexpr int kMaxMetadataBytes = 64 << 10;
+// A name may stand for several servers: calls take turns on those that say they serve. One that drains or has lost its
+// device says so by the health service, and gets no more calls before it answers the first with an error.
+constexpr char kInTurn[] =
+    R"({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}})";
 
+// The system's time, with channels kept going while a call pauses: with no call that waits, gRPC looks at connections
+// every 5 s only, and a server that is back would be found long after.
 class SystemClock : public Clock {
  public:
+  explicit SystemClock(std::vector<std::shared_ptr<grpc::Channel>> channels) : channels_(std::move(channels)) {}
+
   steady_clock::time_point Now() override { return steady_clock::now(); }
-  void Sleep(nanoseconds duration, const Cancellation& cancellation) override { cancellation.WaitFor(duration); }
+
+  void Sleep(nanoseconds duration, const Cancellation& cancellation) override {
+    constexpr nanoseconds kLook = std::chrono::milliseconds(20);  // at most so long until a cancellation is seen
+    const auto end = steady_clock::now() + duration;
+    for (auto left = duration; left > nanoseconds(0) && !cancellation.cancelled(); left = end - steady_clock::now()) {
+      const auto broken = std::find_if(channels_.begin(), channels_.end(), [](const auto& channel) {
+        const grpc_connectivity_state state = channel->GetState(false);
+        return state == GRPC_CHANNEL_CONNECTING || state == GRPC_CHANNEL_TRANSIENT_FAILURE;
+      });
+      if (broken == channels_.end()) {
+        cancellation.WaitFor(left);
+      } else {
+        const auto look = std::chrono::ceil<system_clock::duration>(std::min(left, kLook));
+        (*broken)->WaitForStateChange((*broken)->GetState(false), system_clock::now() + look);
+      }
+    }
+  }
+
+ private:
+  const std::vector<std::shared_ptr<grpc::Channel>> channels_;
 };
 
 absl::StatusOr<std::string> ReadPem(const std::string& path) {
@@ -66,13 +98,15 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(const 
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
-                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                           const char* service_config) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);  // errors travel with their details
   // Tries are repeated here, where the contract says which; gRPC's own retries would hold copies of what was sent.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  if (service_config != nullptr) arguments.SetServiceConfigJSON(service_config);
   // A client's connection is its own: no earlier failure of another one delays it.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -84,6 +118,14 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options,
     arguments.SetSslTargetNameOverride(options.tls->server_name);
   }
   return grpc::CreateCustomChannel(options.server, credentials, arguments);
+}
+
+// Whether the call uses or leaves tensors in one server's store.
+bool IsBound(const Request& request) {
+  const auto& inputs = request.inputs;
+  const auto& outputs = request.outputs;
+  return std::any_of(inputs.begin(), inputs.end(), [](const auto& input) { return input.stored.has_value(); }) ||
+         std::any_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.keep.has_value(); });
 }
 
 std::string RandomId() {
@@ -129,9 +171,12 @@ class Client::Connection {
  public:
   Connection(ClientOptions options, const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : options_(std::move(options)),
-        clock_(options_.clock == nullptr ? std::make_shared<SystemClock>() : options_.clock),
-        channel_(MakeChannel(options_, credentials)),
-        stub_(v1::AttentionService::NewStub(channel_)) {}
+        channel_(MakeChannel(options_, credentials, kInTurn)),
+        bound_channel_(MakeChannel(options_, credentials, nullptr)),
+        clock_(options_.clock == nullptr ? std::make_shared<SystemClock>(std::vector{channel_, bound_channel_})
+                                         : options_.clock),
+        stub_(v1::AttentionService::NewStub(channel_)),
+        bound_stub_(v1::AttentionService::NewStub(bound_channel_)) {}
 
   absl::Status WaitUntilReady() {
     const auto deadline = system_clock::now() + options_.connect_timeout;
@@ -153,7 +198,8 @@ class Client::Connection {
   absl::StatusOr<Result> Compute(const Request& request, const CallOptions& call, const Cancellation& cancellation) {
     FLASHBOB_ASSIGN_OR_RETURN(v1::ComputeSpec spec, ToSpec(request));
     if (spec.request_id().empty()) spec.set_request_id(RandomId());
-    const ComputeAttempt attempt{*stub_, request, spec, options_.chunk_bytes, call.progress, cancellation};
+    const ComputeAttempt attempt{
+        IsBound(request) ? *bound_stub_ : *stub_, request, spec, options_.chunk_bytes, call.progress, cancellation};
     return Retry<Result>(call, cancellation,
                          [&](grpc::ClientContext& context) { return RunComputeAttempt(attempt, context); });
   }
@@ -165,7 +211,7 @@ class Client::Connection {
     const Cancellation cancellation = call.cancellation.value_or(Cancellation());
     return Retry<std::vector<StoredTensor>>(call, cancellation, [&](grpc::ClientContext& context) {
       const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
-      return PutOnce(*stub_, context, spec, tensors, options_.chunk_bytes);
+      return PutOnce(*bound_stub_, context, spec, tensors, options_.chunk_bytes);
     });
   }
 
@@ -173,7 +219,7 @@ class Client::Connection {
     const Cancellation cancellation = call.cancellation.value_or(Cancellation());
     return Retry<std::vector<Tensor>>(call, cancellation, [&](grpc::ClientContext& context) {
       const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
-      return GetOnce(*stub_, context, tensors);
+      return GetOnce(*bound_stub_, context, tensors);
     });
   }
 
@@ -181,7 +227,7 @@ class Client::Connection {
     const Cancellation cancellation = call.cancellation.value_or(Cancellation());
     return Retry<int64_t>(call, cancellation, [&](grpc::ClientContext& context) {
       const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
-      return DeleteOnce(*stub_, context, tensors);
+      return DeleteOnce(*bound_stub_, context, tensors);
     });
   }
 
@@ -189,6 +235,14 @@ class Client::Connection {
     const Cancellation cancellation = call.cancellation.value_or(Cancellation());
     return Retry<ServerInfo>(call, cancellation,
                              [&](grpc::ClientContext& context) { return ServerInfoOnce(context, cancellation); });
+  }
+
+  absl::Status CheckHealth(const CallOptions& call) {
+    const Cancellation cancellation = call.cancellation.value_or(Cancellation());
+    grpc::ClientContext context;
+    const nanoseconds timeout = std::min(call.timeout.value_or(options_.default_timeout), kLongest);
+    Prepare(context, system_clock::now() + std::chrono::ceil<system_clock::duration>(timeout));
+    return Explain(HealthOnce(context, cancellation), timeout);
   }
 
  private:
@@ -205,10 +259,31 @@ class Client::Connection {
     return ToServerInfo(response);
   }
 
+  // The standard health service, asked for the server as a whole.
+  absl::Status HealthOnce(grpc::ClientContext& context, const Cancellation& cancellation) {
+    const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
+    grpc::GenericStub stub(channel_);
+    const grpc::Slice empty;  // HealthCheckRequest with no service named
+    const grpc::ByteBuffer request(&empty, 1);
+    grpc::ByteBuffer response;
+    std::promise<grpc::Status> done;
+    stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request, &response,
+                   [&done](grpc::Status status) { done.set_value(std::move(status)); });
+    const grpc::Status status = done.get_future().get();
+    if (!status.ok()) return FromGrpcStatus(status);
+    grpc::Slice bytes;
+    if (!response.DumpToSingleSlice(&bytes).ok()) return absl::InternalError("the server's health cannot be read");
+    // HealthCheckResponse{status: SERVING}: field 1, a varint, 1.
+    constexpr std::string_view kServing("\x08\x01", 2);
+    if (std::string_view(reinterpret_cast<const char*>(bytes.begin()), bytes.size()) != kServing) {
+      return absl::UnavailableError("it says that it does not serve");
+    }
+    return absl::OkStatus();
+  }
+
   // Tries until one succeeds, none is worth another, or time is up.
   template <typename T, typename Try>
   absl::StatusOr<T> Retry(const CallOptions& call, const Cancellation& cancellation, Try attempt) {
-    constexpr nanoseconds kLongest = std::chrono::hours(24 * 365);  // what is longer is as good as this
     const nanoseconds timeout = std::min(call.timeout.value_or(options_.default_timeout), kLongest);
     const auto deadline = clock_->Now() + timeout;
     Backoff backoff(options_.retry, std::random_device()());
@@ -244,9 +319,13 @@ class Client::Connection {
   }
 
   const ClientOptions options_;
-  const std::shared_ptr<Clock> clock_;
+  // Calls on the first take turns on the servers. Those on the other stay with one of them, and so with the tensors
+  // stored there; it connects with the first such call.
   const std::shared_ptr<grpc::Channel> channel_;
+  const std::shared_ptr<grpc::Channel> bound_channel_;
+  const std::shared_ptr<Clock> clock_;
   const std::unique_ptr<v1::AttentionService::Stub> stub_;
+  const std::unique_ptr<v1::AttentionService::Stub> bound_stub_;
 };
 
 Client::Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
@@ -307,5 +386,7 @@ absl::StatusOr<int64_t> Client::DeleteTensors(const std::vector<StoredTensor>& t
 }
 
 absl::StatusOr<ServerInfo> Client::GetServerInfo(const CallOptions& call) { return connection_->GetServerInfo(call); }
+
+absl::Status Client::CheckHealth(const CallOptions& call) { return connection_->CheckHealth(call); }
 
 }  // namespace flashbob::client

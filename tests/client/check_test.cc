@@ -38,6 +38,8 @@ class TamperingBackend : public Backend {
     return info;
   }
 
+  absl::Status Health() override { return absl::OkStatus(); }
+
  private:
   const Tamper tamper_;
   const std::string device_;

@@ -8,6 +8,7 @@
 namespace flashbob::client {
 
 FakeService::FakeService(std::vector<Step> script) : script_(std::move(script)) {
+  grpc::EnableDefaultHealthCheckService(true);  // as every server of ours has one
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
   builder.SetMaxReceiveMessageSize(64 << 20);

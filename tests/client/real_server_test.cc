@@ -243,6 +243,7 @@ TEST_F(RealServerTest, ProgramRunsEveryCommand) {
     return json::parse(result.out, nullptr, /*allow_exceptions=*/false);
   };
   EXPECT_EQ(run({"info"})["devices"][0]["name"], "cpu");
+  EXPECT_EQ(run({"health"})["status"], "serving");
 
   const std::string seed = std::to_string(testing_seed::Seed());
   const json check = run({"check", "--op", "double_backward", "--seed", seed});

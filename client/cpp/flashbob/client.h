@@ -40,7 +40,10 @@ struct TlsOptions {
 };
 
 struct ClientOptions {
-  std::string server = "127.0.0.1:50051";  // host:port, or any other target that gRPC knows (unix:/path)
+  // host:port, or any other target that gRPC knows (unix:/path, ipv4:10.0.0.1:50051,10.0.0.2:50051). Where it stands
+  // for several servers, calls take turns on those that serve, and a retry goes to the next one; calls with stored
+  // tensors stay with one of them.
+  std::string server = "127.0.0.1:50051";
   // Nothing: clear text.
   std::optional<TlsOptions> tls = std::nullopt;
   // Names the tenant, where the server knows tenants: sent with every call, readable by the network unless there is
@@ -89,6 +92,9 @@ class Client {
   absl::StatusOr<int64_t> DeleteTensors(const std::vector<StoredTensor>& tensors, const CallOptions& call = {});
 
   absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& call = {});
+  // OK where the server, or one of several, says by grpc.health.v1 that it serves; UNAVAILABLE where it says otherwise.
+  // Asks once.
+  absl::Status CheckHealth(const CallOptions& call = {});
 
  private:
   class Connection;

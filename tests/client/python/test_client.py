@@ -261,6 +261,34 @@ def test_kept_output_is_an_input_of_the_next_call(fake: FakeServer, rng: np.rand
     assert not fake.store
 
 
+def test_calls_take_turns_on_several_servers_and_stored_tensors_stay_on_one(rng: np.random.Generator) -> None:
+    servers = [FakeServer() for _ in range(3)]
+    addresses = ",".join(server.address for server in servers)
+
+    def asked(method: str) -> list[int]:
+        return [server.calls[method] for server in servers]
+
+    try:
+        x = _tensors(rng, "q k v")
+        do = _tensors(rng, "do")["do"]
+        with flashbob.Client(f"ipv4:{addresses}") as client:
+            # Turns are taken from when all three are connected.
+            wait_until(lambda: bool(client.forward(**x)) and min(asked("Compute")) > 0, "a server gets no calls")
+            before = asked("Compute")
+            for _ in range(30):
+                client.forward(**x)
+            assert [now - then for now, then in zip(asked("Compute"), before, strict=True)] == [10, 10, 10]
+
+            before = asked("Compute")
+            stored = client.put(x)
+            for _ in range(6):
+                client.backward(**stored, do=do)
+            assert sorted(now - then for now, then in zip(asked("Compute"), before, strict=True)) == [0, 0, 6]
+    finally:
+        for server in servers:
+            server.stop()
+
+
 def test_handles_that_a_restart_lost_are_sent_again(fake: FakeServer, rng: np.random.Generator) -> None:
     x = _tensors(rng)
     do = x.pop("do")

@@ -32,6 +32,15 @@ _OPTIONS = (
     ("grpc.enable_retries", 0),
 )
 
+# For calls that need nothing of what one server keeps: where the address is the name of several, they take turns on
+# those that say they serve, and a retry goes to the next one.
+_SPREAD_OPTIONS = (
+    (
+        "grpc.service_config",
+        '{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}',
+    ),
+)
+
 
 def server_address(address: str | None) -> str:
     """The address given, or FLASHBOB_SERVER's, or the default port of this machine."""
@@ -55,6 +64,11 @@ def channel_credentials(credentials: grpc.ChannelCredentials | Literal[False] | 
 def channel_options(extra: Sequence[tuple[str, int | str]]) -> list[tuple[str, int | str]]:
     """Ours, then the caller's, which win."""
     return [*_OPTIONS, *extra]
+
+
+def spread_options(extra: Sequence[tuple[str, int | str]]) -> list[tuple[str, int | str]]:
+    """The same for a channel whose calls take turns on the servers."""
+    return [*_OPTIONS, *_SPREAD_OPTIONS, *extra]
 
 
 def warn_if_token_is_public(address: str, token: bool, secure: bool) -> None:

@@ -123,6 +123,11 @@ class ComputeCall:
     lease_seconds: int = 0
     request_id: str = field(default_factory=new_request_id)
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it uses or leaves tensors in one server's store."""
+        return bool(self.keep) or any(isinstance(tensor, Stored) for tensor in self.inputs.values())
+
     def messages(self, chunk_bytes: int) -> Iterator[bytes]:
         """The stream's messages: the spec, then the chunks of what is not stored on the server."""
         spec = attention_service_pb2.ComputeSpec(

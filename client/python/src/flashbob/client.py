@@ -36,7 +36,7 @@ from flashbob._calls import (
 )
 from flashbob._progress import ProgressOption, progress_reporter
 from flashbob._retry import DEFAULT_RETRY, Retries, RetryPolicy
-from flashbob._streams import Rpc, streams_of
+from flashbob._streams import Rpc, Streams, streams_of
 from flashbob._tensors import HostTensor, allocate_numpy, from_numpy
 from flashbob._wire import (
     DEFAULT_CHUNK_BYTES,
@@ -159,18 +159,23 @@ class Client:
         self._metadata = _config.call_metadata(token)
         credentials = _config.channel_credentials(credentials)
         _config.warn_if_token_is_public(self.address, bool(self._metadata), credentials is not None)
-        options = _config.channel_options(channel_options)
-        self._channel = (
-            grpc.insecure_channel(self.address, options)
-            if credentials is None
-            else grpc.secure_channel(self.address, credentials, options)
-        )
+
+        def connect(options: list[tuple[str, int | str]]) -> grpc.Channel:
+            if credentials is None:
+                return grpc.insecure_channel(self.address, options)
+            return grpc.secure_channel(self.address, credentials, options)
+
+        # One stays with its server, and so with the tensors stored there; the other takes turns, where there are
+        # several servers. Each connects with its first call.
+        self._channel = connect(_config.channel_options(channel_options))
+        self._spread_channel = connect(_config.spread_options(channel_options))
         self._timeout = timeout
         self.retry = retry if retry is not None else RetryPolicy(max_elapsed=0)
         self._progress = progress
         self._chunk_bytes = chunk_bytes
         # Messages of streams are made and read by _wire: to gRPC they are bytes.
         self._streams = streams_of(self._channel)
+        self._spread_streams = streams_of(self._spread_channel)
         prefix = _config.METHOD_PREFIX
         self._delete = self._channel.unary_unary(prefix + "DeleteTensors")
         self._info = self._channel.unary_unary(prefix + "GetServerInfo")
@@ -187,6 +192,7 @@ class Client:
         self._reaper.close()
         self._end_reaper.detach()
         self._channel.close()
+        self._spread_channel.close()
 
     def __enter__(self) -> Self:
         """The client itself."""
@@ -451,7 +457,8 @@ class Client:
         seconds: float | None,
     ) -> Reply[T]:
         reply = ComputeReply(call.request_id, allocate, progress)
-        self._stream("Compute", call.messages(self._chunk_bytes), reply.feed, seconds, cancellation)
+        streams = self._streams if call.is_bound else self._spread_streams
+        self._stream("Compute", call.messages(self._chunk_bytes), reply.feed, seconds, cancellation, streams)
         return reply.finish()
 
     def _stream(
@@ -461,9 +468,10 @@ class Client:
         on_message: Callable[[bytes], object],
         seconds: float | None,
         cancellation: Cancellation | None = None,
+        streams: Streams | None = None,
     ) -> None:
         with cancellation.of_one() if cancellation is not None else contextlib.nullcontext() as started:
-            self._streams.run(
+            (streams or self._streams).run(
                 _config.METHOD_PREFIX + method,
                 messages,
                 on_message,
