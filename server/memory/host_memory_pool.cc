@@ -119,10 +119,11 @@ bool HostMemoryPool::HasCached(const std::vector<int64_t>& bytes) const {
     if (each > 0) ++wanted[BlockBytes(each)];
   }
   MutexLock lock(mutex_);
-  return std::all_of(wanted.begin(), wanted.end(), [&](const auto& of_class) {
-    const auto cached = free_.find(of_class.first);
-    return cached != free_.end() && cached->second.size() >= of_class.second;
-  });
+  for (const auto& [block_bytes, count] : wanted) {
+    const auto cached = free_.find(block_bytes);
+    if (cached == free_.end() || cached->second.size() < count) return false;
+  }
+  return true;
 }
 
 void HostMemoryPool::Trim(TimePoint unused_since) {
