@@ -97,13 +97,14 @@ absl::StatusOr<HostBuffer> HostMemoryPool::Allocate(Reservation& reservation, in
   }
   FreeAll(evicted);
   absl::StatusOr<void*> data = engine_.AllocateHost(static_cast<size_t>(block_bytes));
-  if (!data.ok()) {  // what lies in the cache may be what is lacking
+  if (absl::IsResourceExhausted(data.status())) {  // what lies in the cache may be what is lacking
     Trim(TimePoint::max());
     data = engine_.AllocateHost(static_cast<size_t>(block_bytes));
   }
   if (!data.ok()) {
     MutexLock lock(mutex_);
     live_ -= block_bytes;
+    if (!absl::IsResourceExhausted(data.status())) return data.status();
     return RetryableError(Reason::kQueueFull,
                           absl::StrCat("this machine has no ", block_bytes, " bytes of host memory left, though ",
                                        limit_bytes_, " are configured: ", std::string(data.status().message())),

@@ -102,7 +102,8 @@ class HostMemoryPool {
   void WakeWaiters();
 
   // A buffer whose block is taken out of `reservation`, which must have BlockBytes(bytes) left.
-  // RESOURCE_EXHAUSTED where the machine does not have them, though the limit allows them.
+  // RESOURCE_EXHAUSTED where the machine does not have them, though the limit allows them; the engine's error where it
+  // fails for other reasons, as that of a GPU does whose device is lost.
   absl::StatusOr<HostBuffer> Allocate(Reservation& reservation, int64_t bytes);
 
   // Whether buffers of these sizes, all at once, would come out of the cache, with no call of the engine's, which for

@@ -327,6 +327,8 @@ absl::StatusOr<RequestMemory> FairScheduler::AllocateMemory(const Plan& plan, co
     status = buffer.status();
     if (buffer.ok()) memory.tensors[static_cast<size_t>(name)] = *std::move(buffer);
   });
+  // Page-locked memory comes from a device, too: there its loss may show first.
+  if (!status.ok() && !absl::IsResourceExhausted(status)) return DeviceFailed(*devices_.front(), status);
   FLASHBOB_RETURN_IF_ERROR(status);
   if (devices_.front()->engine.unified_memory()) {
     FLASHBOB_ASSIGN_OR_RETURN(memory.workspace,

@@ -37,7 +37,7 @@ class FairScheduler final : public Scheduler {
     int64_t max_message_bytes = 4 << 20;  // what one message that carries tensor bytes may hold
     int64_t device_memory_bytes = 0;      // of each device for requests; 0: all that it has
     FairQueue::Options fairness;
-    // Called once, from a thread of the scheduler's, when a device failed.
+    // Called once, from some thread, when a device failed.
     std::function<void(const absl::Status&)> on_device_lost;
   };
 

@@ -197,6 +197,7 @@ absl::StatusOr<bool> FairScheduler::UploadPiece(Device& device, Request& request
   if (request.device_tensors_ == nullptr) {
     absl::StatusOr<DeviceTensors> tensors = DeviceTensors::Create(device.engine, request.plan(), request.memory_);
     if (!tensors.ok()) {
+      if (!absl::IsResourceExhausted(tensors.status())) return DeviceFailed(device, tensors.status());
       return RetryableError(Reason::kQueueFull,
                             absl::StrCat(device.engine.device().name, " has no ", request.device_memory_.bytes(),
                                          " bytes left: ", std::string(tensors.status().message())),

@@ -640,6 +640,25 @@ TEST(FairSchedulerTest, TwoDevicesTakeARequestEach) {
   EXPECT_TRUE(other.listener->WaitUntilComputed().ok());
 }
 
+TEST(FairSchedulerTest, LostDeviceIsFoundWhereverItShowsFirst) {
+  const absl::Status lost = absl::UnavailableError("an illegal memory access");
+  for (const bool host_memory_can_be_had : {false, true}) {
+    Bench bench({.unified_memory = false});
+    bench.engine.Lose(lost, host_memory_can_be_had);
+    Sent sent(bench, Forward(8));
+    ASSERT_TRUE(sent.submitted.ok());
+    if (host_memory_can_be_had) {
+      sent.WaitUntilAdmitted();
+      sent.Ready();
+    }
+    const absl::Status status = sent.listener->WaitUntilComputed();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(ReasonOf(status), "DEVICE_LOST") << status;
+    EXPECT_EQ(bench.devices_lost, 1);
+    EXPECT_EQ(ReasonOf(Sent(bench, Forward(8)).refusal()), "DEVICE_LOST");
+  }
+}
+
 TEST(FairSchedulerTest, OtherDeviceGoesOnWhereOneIsLost) {
   Bench bench({}, 100, true);
   Sent one(bench, Forward(8));

@@ -107,6 +107,13 @@ void SteppedEngine::Fail(const absl::Status& status) {
   failure_ = status;
 }
 
+void SteppedEngine::Lose(const absl::Status& status, bool only_on_device) {
+  MutexLock lock(mutex_);
+  failure_ = status;
+  on_device_.failure = status;
+  if (!only_on_device) host_.failure = status;
+}
+
 void SteppedEngine::FailPlans(const absl::Status& status) {
   MutexLock lock(mutex_);
   plan_failure_ = status;
@@ -184,16 +191,25 @@ void SteppedEngine::FreeHost(void* pointer) {
 }
 
 absl::Status SteppedEngine::CopyToDevice(void* device, const void* host, size_t bytes, Stream&) {
+  {
+    MutexLock lock(mutex_);
+    if (!on_device_.failure.ok()) return on_device_.failure;
+  }
   std::memcpy(device, host, bytes);
   return absl::OkStatus();
 }
 
 absl::Status SteppedEngine::CopyToHost(void* host, const void* device, size_t bytes, Stream&) {
+  {
+    MutexLock lock(mutex_);
+    if (!on_device_.failure.ok()) return on_device_.failure;
+  }
   std::memcpy(host, device, bytes);
   return absl::OkStatus();
 }
 
 absl::StatusOr<void*> SteppedEngine::AllocateFrom(Allocations& allocations, size_t bytes) {
+  if (!allocations.failure.ok()) return allocations.failure;
   if (static_cast<int64_t>(bytes) > allocations.limit_bytes - allocations.live_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat(bytes, " bytes with ", allocations.live_bytes, " of ", allocations.limit_bytes, " in use"));

@@ -43,6 +43,8 @@ class SteppedEngine final : public Engine {
   void OnSlice(std::function<void()> on_slice);
   // Every later launch fails.
   void Fail(const absl::Status& status);
+  // The device is lost: every later launch, copy and allocation fails, but not the host's where it is `only_on_device`.
+  void Lose(const absl::Status& status, bool only_on_device = false);
   // Every later plan fails.
   void FailPlans(const absl::Status& status);
   int64_t live_host_bytes() const;
@@ -68,6 +70,7 @@ class SteppedEngine final : public Engine {
     std::map<void*, size_t> bytes_of;
     int64_t live_bytes = 0;
     int64_t limit_bytes = int64_t{1} << 60;
+    absl::Status failure;
   };
   absl::StatusOr<void*> AllocateFrom(Allocations& allocations, size_t bytes) FLASHBOB_REQUIRES(mutex_);
   void FreeTo(Allocations& allocations, void* pointer) FLASHBOB_REQUIRES(mutex_);
