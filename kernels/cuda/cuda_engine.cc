@@ -23,18 +23,14 @@ constexpr int kOldestMajor = 8;
 constexpr size_t kLeastReserveBytes = size_t{512} << 20;
 constexpr size_t kReserveShare = 16;
 
-// Makes a device current for a scope: which device is current belongs to the thread, and threads are the caller's.
+// Makes a device current on the calling thread, and leaves it so: to make another current again would give that one a
+// context, hundreds of megabytes of it, where this process has no business there.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {
-    status_ = ToStatus(cudaGetDevice(&previous_), "asking for the current device");
-    if (status_.ok() && previous_ != device) {
-      status_ = ToStatus(cudaSetDevice(device), "making a device current");
-      switched_ = status_.ok();
-    }
-  }
-  ~CurrentDevice() {
-    if (switched_) cudaSetDevice(previous_);
+    int current = 0;
+    status_ = ToStatus(cudaGetDevice(&current), "asking for the current device");
+    if (status_.ok() && current != device) status_ = ToStatus(cudaSetDevice(device), "making a device current");
   }
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
@@ -43,8 +39,6 @@ class CurrentDevice {
 
  private:
   absl::Status status_;
-  int previous_ = 0;
-  bool switched_ = false;
 };
 
 class CudaStream : public Stream {
@@ -162,7 +156,9 @@ class CudaEngine : public Engine {
   }
 
   void FreeHost(void* pointer) override {
-    if (pointer != nullptr) cudaFreeHost(pointer);
+    if (pointer == nullptr) return;
+    const CurrentDevice current(device_);
+    cudaFreeHost(pointer);
   }
 
   absl::Status CopyToDevice(void* device, const void* host, size_t bytes, Stream& stream) override {

@@ -1,7 +1,8 @@
 // The CUDA engine: attention's derivatives on one NVIDIA GPU (compute capability 8.0 or higher).
 //
 // This header needs no CUDA and always links: a build without nvcc sees no device. Engines own their memory pool;
-// streams and memory of an engine must be given back before the engine goes.
+// streams and memory of an engine must be given back before the engine goes. Calls leave the engine's GPU current on
+// the calling thread.
 #ifndef FLASHBOB_KERNELS_CUDA_CUDA_ENGINE_H_
 #define FLASHBOB_KERNELS_CUDA_CUDA_ENGINE_H_
 

@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<const CudaPlan>> CudaPlan::Create(const Computati
   }
   std::unique_ptr<CudaPlan> plan(new CudaPlan(computation, device));
   plan->ChoosePasses();
-  if (plan->packed_) FLASHBOB_RETURN_IF_ERROR(plan->MakeTables());
+  if (plan->packed_) plan->MakeTables();
   double pass_flops = 0;
   for (PassKind pass : plan->passes_) {
     const ProductCount count = ProductsOf(pass, computation);
@@ -174,14 +174,11 @@ bool CudaPlan::InTiles(PassKind pass) const {
          (pass == PassKind::kRowDots && kernels_.scalar_rows > 0);
 }
 
-absl::Status CudaPlan::MakeTables() {
+void CudaPlan::MakeTables() {
   const AttentionProblem& problem = computation().problem();
   const auto batch = static_cast<size_t>(problem.batch());
-  if (batch == 0) return absl::OkStatus();
-  void* memory = nullptr;
-  FLASHBOB_RETURN_IF_ERROR(
-      ToStatus(cudaMallocHost(&memory, kTables * batch * sizeof(SequenceInfo)), "allocating a packed batch's tables"));
-  tables_.reset(static_cast<SequenceInfo*>(memory));
+  if (batch == 0) return;
+  tables_.resize(kTables * batch);
   for (PassKind pass : {PassKind::kForward, PassKind::kRows, PassKind::kColumns, PassKind::kFinish}) {
     const size_t table = TableOf(pass);
     const int64_t owned = std::max(1, KernelOf(pass).owned);
@@ -190,7 +187,7 @@ absl::Status CudaPlan::MakeTables() {
     int64_t padded_rows = 0;
     for (size_t b = 0; b < batch; ++b) {
       const auto sequence = static_cast<int64_t>(b);
-      SequenceInfo& info = tables_.get()[table * batch + b];
+      SequenceInfo& info = tables_[table * batch + b];
       info.query_start = problem.SequenceStart(kQ, sequence);
       info.key_start = problem.SequenceStart(kK, sequence);
       info.query_len = static_cast<int32_t>(problem.query_len(sequence));
@@ -205,7 +202,6 @@ absl::Status CudaPlan::MakeTables() {
     blocks_[table] = pass == PassKind::kColumns ? key_blocks : query_blocks;
   }
   table_region_.bytes = kTables * batch * sizeof(SequenceInfo);
-  return absl::OkStatus();
 }
 
 PassArgs CudaPlan::ShapeArgs(PassKind pass) const {
@@ -231,7 +227,7 @@ PassArgs CudaPlan::ShapeArgs(PassKind pass) const {
     args.query_len = static_cast<int32_t>(problem.total_queries());
   } else if (packed_) {
     const size_t table = TableOf(pass);
-    args.sequences = tables_.get() + table * static_cast<size_t>(problem.batch());
+    args.sequences = tables_.data() + table * static_cast<size_t>(problem.batch());
     (pass == PassKind::kColumns ? args.key_blocks : args.query_blocks) = blocks_[table];
   } else if (problem.batch() > 0) {
     args.query_len = static_cast<int32_t>(problem.query_len(0));
@@ -509,7 +505,7 @@ PassArgs CudaPlan::Args(PassKind pass, const TensorPointers& tensors, char* work
   PassArgs args = ShapeArgs(pass);
   if (args.sequences != nullptr) {
     args.sequences =
-        reinterpret_cast<const SequenceInfo*>(workspace + table_region_.offset) + (args.sequences - tables_.get());
+        reinterpret_cast<const SequenceInfo*>(workspace + table_region_.offset) + (args.sequences - tables_.data());
   }
   const auto input = [&](std::initializer_list<TensorName> names) {
     const std::optional<TensorName> name = Member(c.inputs(), names);
@@ -610,8 +606,8 @@ absl::Status CudaPlan::Launch(int slice, const TensorPointers& tensors, void* wo
   char* base = static_cast<char*>(workspace);
   if (slice == 0) {
     if (table_region_.bytes > 0) {
-      FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(base + table_region_.offset, tables_.get(), table_region_.bytes,
-                                                        cudaMemcpyHostToDevice, stream),
+      FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaMemcpyAsync(base + table_region_.offset, tables_.data(),
+                                                        table_region_.bytes, cudaMemcpyHostToDevice, stream),
                                         "copying a packed batch's table"));
     }
     if (arrivals_region_.bytes > 0) {

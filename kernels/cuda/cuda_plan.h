@@ -56,14 +56,10 @@ class CudaPlan : public Plan {
     double flops = 0;
     double seconds = 0;
   };
-  struct PinnedDeleter {
-    void operator()(void* pointer) const { cudaFreeHost(pointer); }
-  };
-
   CudaPlan(const Computation& computation, const DeviceTraits& device);
 
   void ChoosePasses();
-  absl::Status MakeTables();
+  void MakeTables();
   void LayOutWorkspace();
   // Rows of gq_sum per head and probe, over all sequences, and columns: padded where sums lie in fragments.
   int64_t SumRows() const;
@@ -91,8 +87,9 @@ class CudaPlan : public Plan {
   bool packed_ = false;
   TensorSet zero_outputs_;  // no term reaches them
 
-  // Tables of a packed batch, in pinned memory: one a pass that walks sequences, [batch] entries each.
-  std::unique_ptr<SequenceInfo, PinnedDeleter> tables_;
+  // Tables of a packed batch: one a pass that walks sequences, [batch] entries each. Not in page-locked memory: to
+  // allocate that takes longer than all the rest of a plan, and to free it may wait for the device.
+  std::vector<SequenceInfo> tables_;
   int64_t blocks_[4] = {};  // per head, of each table's pass
 
   Region table_region_;
