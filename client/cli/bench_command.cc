@@ -1,5 +1,6 @@
 // flashbob bench: closed-loop load of one operation on one shape.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <random>
@@ -70,16 +71,17 @@ absl::StatusOr<HostTensors> Allocate(const AttentionProblem& problem, TensorSet 
   return tensors;
 }
 
-// Standard normal elements, a piece at a time: doubles of a whole tensor would be many times its size.
+// Standard normal elements, over and over: to draw a large tensor whole would take longer than to measure. The period
+// divides no row length, so that rows differ.
 void FillNormal(DType dtype, std::span<std::byte> bytes, std::mt19937_64& random) {
+  constexpr size_t kPeriod = (size_t{1} << 20) + 7;
   std::normal_distribution<double> normal;
-  std::vector<double> piece(1 << 16);
-  const size_t size = SizeOf(dtype);
-  for (size_t done = 0; done < bytes.size();) {
-    piece.resize(std::min(piece.size(), (bytes.size() - done) / size));
-    for (double& value : piece) value = normal(random);
-    FromDoubles(dtype, piece, bytes.data() + done);
-    done += piece.size() * size;
+  std::vector<double> values(std::min(kPeriod, bytes.size() / SizeOf(dtype)));
+  for (double& value : values) value = normal(random);
+  FromDoubles(dtype, values, bytes.data());
+  const size_t drawn = values.size() * SizeOf(dtype);
+  for (size_t done = drawn; done < bytes.size(); done += drawn) {
+    std::memcpy(bytes.data() + done, bytes.data(), std::min(drawn, bytes.size() - done));
   }
 }
 
