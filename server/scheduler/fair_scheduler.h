@@ -36,6 +36,9 @@ class FairScheduler final : public Scheduler {
     int64_t max_queued_requests = 256;    // in kValidated, kReceiving or kReady at once
     int64_t max_message_bytes = 4 << 20;  // what one message that carries tensor bytes may hold
     int64_t device_memory_bytes = 0;      // of each device for requests; 0: all that it has
+    // A request that takes no more of a device's memory is copied on the stream that computes it: to pass it from
+    // thread to thread, and wait for the device at each, takes longer.
+    int64_t inline_copy_bytes = 4 << 20;
     FairQueue::Options fairness;
     // Called once, from some thread, when a device failed.
     std::function<void(const absl::Status&)> on_device_lost;
@@ -135,6 +138,9 @@ class FairScheduler final : public Scheduler {
   void PlaceLocked(Device& device) FLASHBOB_REQUIRES(mutex_);
   bool AnotherIsIdleLocked(const Device& device) const FLASHBOB_REQUIRES(mutex_);
   void RunSlice(Device& device, const RequestPointer& request, int slice);
+  absl::Status ComputeSlice(Device& device, Request& request, int slice);
+  // Where it has none yet.
+  absl::Status AllocateOnDevice(Device& device, Request& request);
   absl::StatusOr<bool> UploadPiece(Device& device, Request& request);
   // The outputs of a busy request lie in host memory.
   void Complete(Device& device, const RequestPointer& request);

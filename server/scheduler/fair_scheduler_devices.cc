@@ -1,5 +1,6 @@
 // FairScheduler's threads of the devices: placing, copying in, slices, copying back.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -101,6 +102,9 @@ void FairScheduler::PlaceLocked(Device& device) {
         request->device_tensors_ =
             std::make_unique<DeviceTensors>(*DeviceTensors::Create(device.engine, request->plan(), request->memory_));
         queue_.MakeRunnable(ticket);
+      } else if (request->device_memory_.bytes() <= options_.inline_copy_bytes) {
+        request->copies_inline_ = true;
+        queue_.MakeRunnable(ticket);
       } else {
         states_[device.index].to_upload.push_back(request);
         device.upload_changed.NotifyAll();
@@ -115,14 +119,7 @@ void FairScheduler::PlaceLocked(Device& device) {
 void FairScheduler::RunSlice(Device& device, const RequestPointer& request, int slice) {
   const Plan& plan = request->plan();
   const TimePoint slice_began = clock_.Now();
-  absl::Status status;
-  if (slice < plan.num_slices()) {
-    const DeviceTensors& tensors = *request->device_tensors_;
-    status = device.engine.Launch(plan, slice, tensors.tensors(), tensors.workspace(), *device.compute);
-    // Nothing may be freed that the device still works on, however the launch ended.
-    status.Update(device.compute->Synchronize());
-    if (!status.ok()) status = DeviceFailed(device, status);
-  }
+  const absl::Status status = ComputeSlice(device, *request, slice);
   const TimePoint slice_ended = clock_.Now();
   const double flops = slice < plan.num_slices() ? plan.slice_flops(slice) : 0;
   if (status.ok()) metrics_.CountSlice(device.index, slice_ended - slice_began, flops);
@@ -149,7 +146,7 @@ void FairScheduler::RunSlice(Device& device, const RequestPointer& request, int 
       if (last) {  // it makes room for the next one's turn, while its outputs are copied back
         queue_.Remove(request->ticket_);
         request->queued_ = false;
-        if (device.engine.unified_memory()) {
+        if (device.engine.unified_memory() || request->copies_inline_) {
           request->busy_ = true;
           complete = true;
         } else {
@@ -162,6 +159,40 @@ void FairScheduler::RunSlice(Device& device, const RequestPointer& request, int 
   if (complete) Complete(device, request);
   if (listener != nullptr && !last) listener->OnProgress(done_flops);
   Dispose(std::move(ended));
+}
+
+absl::Status FairScheduler::ComputeSlice(Device& device, Request& request, int slice) {
+  const Plan& plan = request.plan();
+  if (slice >= plan.num_slices()) return absl::OkStatus();
+  FLASHBOB_RETURN_IF_ERROR(AllocateOnDevice(device, request));
+  DeviceTensors& tensors = *request.device_tensors_;
+  absl::Status status;
+  if (request.copies_inline_ && slice == 0) {
+    status = tensors.CopyMoreInputs(std::numeric_limits<int64_t>::max(), *device.compute).status();
+  }
+  if (status.ok()) {
+    status = device.engine.Launch(plan, slice, tensors.tensors(), tensors.workspace(), *device.compute);
+  }
+  if (status.ok() && request.copies_inline_ && slice + 1 == plan.num_slices()) {
+    status = tensors.CopyOutputs(*device.compute);
+  }
+  // Nothing may be freed that the device still works on, however the launch ended.
+  status.Update(device.compute->Synchronize());
+  return status.ok() ? status : DeviceFailed(device, status);
+}
+
+absl::Status FairScheduler::AllocateOnDevice(Device& device, Request& request) {
+  if (request.device_tensors_ != nullptr) return absl::OkStatus();
+  absl::StatusOr<DeviceTensors> tensors = DeviceTensors::Create(device.engine, request.plan(), request.memory_);
+  if (tensors.ok()) {
+    request.device_tensors_ = std::make_unique<DeviceTensors>(*std::move(tensors));
+    return absl::OkStatus();
+  }
+  if (!absl::IsResourceExhausted(tensors.status())) return DeviceFailed(device, tensors.status());
+  return RetryableError(Reason::kQueueFull,
+                        absl::StrCat(device.engine.device().name, " has no ", request.device_memory_.bytes(),
+                                     " bytes left: ", std::string(tensors.status().message())),
+                        std::chrono::seconds(1));
 }
 
 void FairScheduler::UploadLoop(Device& device) {
@@ -194,17 +225,7 @@ void FairScheduler::UploadLoop(Device& device) {
 }
 
 absl::StatusOr<bool> FairScheduler::UploadPiece(Device& device, Request& request) {
-  if (request.device_tensors_ == nullptr) {
-    absl::StatusOr<DeviceTensors> tensors = DeviceTensors::Create(device.engine, request.plan(), request.memory_);
-    if (!tensors.ok()) {
-      if (!absl::IsResourceExhausted(tensors.status())) return DeviceFailed(device, tensors.status());
-      return RetryableError(Reason::kQueueFull,
-                            absl::StrCat(device.engine.device().name, " has no ", request.device_memory_.bytes(),
-                                         " bytes left: ", std::string(tensors.status().message())),
-                            std::chrono::seconds(1));
-    }
-    request.device_tensors_ = std::make_unique<DeviceTensors>(*std::move(tensors));
-  }
+  FLASHBOB_RETURN_IF_ERROR(AllocateOnDevice(device, request));
   absl::StatusOr<bool> more = request.device_tensors_->CopyMoreInputs(kUploadPieceBytes, *device.upload);
   absl::Status status = more.status();
   status.Update(device.upload->Synchronize());

@@ -119,10 +119,11 @@ class Request {
   RequestState state_ = RequestState::kValidated;
   std::shared_ptr<RequestListener> listener_;  // until kReleased
   TenantHold hold_;
-  bool admitted_ = false;  // counted among its tenant's host memory
-  int device_ = -1;        // that holds memory for it
-  bool busy_ = false;      // a thread copies for it or runs its slice: what follows is that thread's alone
-  bool queued_ = false;    // in the fair queue
+  bool admitted_ = false;       // counted among its tenant's host memory
+  int device_ = -1;             // that holds memory for it
+  bool busy_ = false;           // a thread copies for it or runs its slice: what follows is that thread's alone
+  bool queued_ = false;         // in the fair queue
+  bool copies_inline_ = false;  // by the thread that runs its slices, in and out
   int next_slice_ = 0;
   double done_flops_ = 0;
   TimePoint began_;

@@ -83,7 +83,8 @@ class RecordingListener final : public RequestListener {
 
 // A scheduler on a held engine: no slice begins before engine.Step.
 struct Bench {
-  explicit Bench(SteppedEngine::Options engine_options = {}, int64_t max_queued = 100, bool two_devices = false)
+  explicit Bench(SteppedEngine::Options engine_options = {}, int64_t max_queued = 100, bool two_devices = false,
+                 int64_t inline_copy_bytes = 0)
       : engine(engine_options),
         second(engine_options),
         pool(engine, clock, kHostLimit),
@@ -91,6 +92,7 @@ struct Bench {
     FairScheduler::Options options;
     options.max_queued_requests = max_queued;
     options.max_message_bytes = kMessageBytes;
+    options.inline_copy_bytes = inline_copy_bytes;
     options.on_device_lost = [this](const absl::Status&) { ++devices_lost; };
     std::vector<Engine*> engines = {&engine};
     if (two_devices) engines.push_back(&second);
@@ -200,6 +202,14 @@ TEST(FairSchedulerTest, ComputesInPlaceWhereHostMemoryIsDeviceMemory) {
 
 TEST(FairSchedulerTest, CopiesThereAndBackWhereDeviceMemoryIsApart) {
   Bench bench({.slices = 3, .unified_memory = false, .workspace_bytes = 1000});
+  ExpectPattern(bench);
+  EXPECT_EQ(bench.scheduler->Devices()[0].memory.reserved_bytes, 0);
+  EXPECT_EQ(bench.scheduler->Devices()[0].memory.high_water_bytes, 4 * 3328 + 1024) << "3200 and 1000, aligned";
+  EXPECT_EQ(bench.engine.live_device_bytes(), 0) << "device memory is free before the outputs are sent";
+}
+
+TEST(FairSchedulerTest, SmallRequestIsCopiedByTheThreadThatComputesIt) {
+  Bench bench({.slices = 3, .unified_memory = false, .workspace_bytes = 1000}, 100, false, 1 << 20);
   ExpectPattern(bench);
   EXPECT_EQ(bench.scheduler->Devices()[0].memory.reserved_bytes, 0);
   EXPECT_EQ(bench.scheduler->Devices()[0].memory.high_water_bytes, 4 * 3328 + 1024) << "3200 and 1000, aligned";
@@ -642,8 +652,8 @@ TEST(FairSchedulerTest, TwoDevicesTakeARequestEach) {
 
 TEST(FairSchedulerTest, LostDeviceIsFoundWhereverItShowsFirst) {
   const absl::Status lost = absl::UnavailableError("an illegal memory access");
-  for (const bool host_memory_can_be_had : {false, true}) {
-    Bench bench({.unified_memory = false});
+  for (const auto& [host_memory_can_be_had, inline_copy_bytes] : {std::pair(false, 0), {true, 0}, {true, 1 << 20}}) {
+    Bench bench({.unified_memory = false}, 100, false, inline_copy_bytes);
     bench.engine.Lose(lost, host_memory_can_be_had);
     Sent sent(bench, Forward(8));
     ASSERT_TRUE(sent.submitted.ok());
@@ -681,9 +691,9 @@ TEST(FairSchedulerTest, OtherDeviceGoesOnWhereOneIsLost) {
   }
 }
 
-void LeakNothing(SteppedEngine::Options engine_options, bool two_devices) {
+void LeakNothing(SteppedEngine::Options engine_options, bool two_devices, int64_t inline_copy_bytes = 0) {
   const uint64_t seed = testing_seed::Seed();
-  Bench bench(engine_options, 6, two_devices);
+  Bench bench(engine_options, 6, two_devices, inline_copy_bytes);
   const auto tenant = Tenant::Create({.name = "t", .max_in_flight = 3});
   bench.engine.LetGo();
   bench.second.LetGo();
@@ -719,6 +729,11 @@ TEST(FairSchedulerTest, NothingLeaksUnderRandomSubmissionsAndCancellations) {
 
 TEST(FairSchedulerTest, NothingLeaksWhereDevicesHaveMemoryOfTheirOwn) {
   LeakNothing({.slices = 3, .unified_memory = false, .workspace_bytes = 5000, .device_memory_bytes = 600000}, true);
+}
+
+TEST(FairSchedulerTest, NothingLeaksWhereSomeRequestsAreSmallEnoughToBeCopiedInline) {
+  LeakNothing({.slices = 3, .unified_memory = false, .workspace_bytes = 5000, .device_memory_bytes = 600000}, true,
+              250000);
 }
 
 }  // namespace
