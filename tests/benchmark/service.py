@@ -2,9 +2,9 @@
 
     tests/benchmark/service.py --bin DIR [--devices LIST] [--seconds S] [--quick] > service.json
 
-DIR holds flashbob-server and flashbob (build/, or bin/ of deploy/bundle.sh), and for ratios against the same kernels in
-process cuda_attention_benchmark. Needs Python alone. One JSON object on stdout, what it is at on stderr; exit code 1
-where a check fails.
+DIR holds flashbob-server, flashbob and stored_benchmark (build/, or bin/ of deploy/bundle.sh), and for ratios against
+the same kernels in process cuda_attention_benchmark. Needs Python alone. One JSON object on stdout, what it is at on
+stderr; exit code 1 where a check fails.
 
 Of each shape: served requests per second, and their ratio to 1 / (device time of the same passes in process). The
 request carries no o and lse, so those passes are forward and double backward.
@@ -27,7 +27,7 @@ from typing import Any
 # Batch, heads, tokens, head dim; requests in flight.
 SHAPES = [
     ("1,4,128,64", (1, 16)),
-    ("1,16,4096,64", (1, 2)),
+    ("1,16,4096,64", (1, 4)),
     ("1,16,16384,128", (1, 2)),
     ("1,1,131072,64", (1, 2, 3)),
 ]
@@ -129,6 +129,19 @@ def bench(program: Path, shape: str, in_flight: int, seconds: float, *where: str
     return {"in_flight": in_flight, "command": " ".join(["flashbob", *arguments]), **result}
 
 
+def stored(program: Path, shape: str, in_flight: int, seconds: float, server: str) -> dict[str, Any]:
+    """Double backward in bf16 of tensors that lie on the server and stay there."""
+    command = [str(program), "--server", server, "--shape", shape]
+    command += ["--in-flight", str(in_flight), "--seconds", str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        say(f"{' '.join(command)}: {done.stderr}")
+        return {"in_flight": in_flight, "failed": done.stderr}
+    result: dict[str, Any] = json.loads(done.stdout)
+    say(f"{shape} stored x{in_flight}: p50 {result['p50_ms']:.4g} ms")
+    return result
+
+
 def stop_under_load(server: Server, program: Path, shape: str) -> dict[str, Any]:
     """SIGTERM while clients keep the server busy."""
     arguments = ["bench", "--op", "double_backward", "--dtype", "bf16", "--shape", shape]
@@ -186,9 +199,12 @@ def main() -> int:
     for shape, flights in shapes:
         entry: dict[str, Any] = {"shape": shape, "in_process_ms": alone.get(shape)}
         entry["served"] = [bench(program, shape, n, options.seconds, *where) for n in flights]
+        entry["stored"] = [
+            stored(options.bin / "stored_benchmark", shape, n, options.seconds, server.address) for n in flights
+        ]
         entry["embedded"] = bench(program, shape, 1, options.seconds, "--embedded")
         if shape in alone:
-            for served in entry["served"]:
+            for served in entry["served"] + entry["stored"]:
                 rate = served.get("requests", 0) / served.get("seconds", 1)
                 served["ratio_to_in_process"] = round(rate * sum(alone[shape].values()) / 1e3, 4)
         result["shapes"].append(entry)
