@@ -1,6 +1,6 @@
 #!/bin/sh
-# Launches a compiler and fails where ptxas serialised the warpgroup products (C7510..C7517) or spilled registers: it only
-# mentions either, and each costs more than any tuning gains.
+# Launches a compiler and fails where ptxas serialised the warpgroup products (C7510..C7517) or spilled registers: it
+# only mentions either, and each costs more than any tuning gains.
 report=$(mktemp)
 "$@" 2>"$report"
 status=$?
