@@ -67,7 +67,7 @@ class CudaServerTest : public testing::Test {
   }
 
   std::string device_;
-  const SteadyClock clock_;
+  SteadyClock clock_;
   std::ostringstream log_text_;
   EventLog log_{LogLevel::kDebug, LogFormat::kText, std::make_shared<spdlog::sinks::ostream_sink_mt>(log_text_)};
   std::atomic<int> devices_lost_ = 0;
