@@ -3,6 +3,7 @@
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
@@ -24,9 +25,10 @@ constexpr Duration kTick = std::chrono::milliseconds(200);
 constexpr Duration kReload = std::chrono::milliseconds(500);
 // Free memory that no request used for so long goes back to the system.
 constexpr Duration kKeepFreeMemory = std::chrono::seconds(60);
-// The end of the grace period, kept for the last statuses to reach their clients. Longer than the HTTP server of
-// /metrics takes to stop: it looks every two seconds whether it should.
+// The end of the grace period, kept for the last statuses to reach their clients.
 constexpr Duration kLastWords = std::chrono::milliseconds(2500);
+// A page of more is of no use to people.
+constexpr size_t kCallsShown = 50;
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
 
@@ -42,8 +44,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::unique_ptr<Server> server(new Server(options, std::move(environment)));
   FLASHBOB_RETURN_IF_ERROR(server->LoadFiles());
   FLASHBOB_RETURN_IF_ERROR(server->StartScheduler());
-  FLASHBOB_RETURN_IF_ERROR(server->StartMetrics());
   FLASHBOB_RETURN_IF_ERROR(server->StartGrpc());
+  FLASHBOB_RETURN_IF_ERROR(server->StartMetrics());
   server->ticker_ = std::make_unique<Ticker>(kTick, [server = server.get()] { server->Tick(); });
   server->reload_ticker_ = std::make_unique<Ticker>(kReload, [server = server.get()] { server->Reload(); });
   return server;
@@ -52,13 +54,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 Server::Server(const ServerOptions& options, Environment environment)
     : options_(options),
       environment_(std::move(environment)),
-      metrics_(std::make_shared<ServerMetrics>(kVersion, NamesOf(environment_.engines))) {}
+      started_(environment_.clock->Now()),
+      metrics_(std::make_unique<ServerMetrics>(kVersion, NamesOf(environment_.engines))) {}
 
 Server::~Server() {
   Drain(Duration(0));
   ticker_.reset();
   reload_ticker_.reset();
-  metrics_endpoint_.reset();
+  http_server_.reset();
   metrics_->SetGaugeSource(nullptr);
 }
 
@@ -70,14 +73,12 @@ void Server::Drain(Duration grace) {
   if (!calls_.WaitUntilEmpty(grace - tail)) {
     environment_.log->Write(LogLevel::kWarning, "ending what is in flight", {{"calls_in_flight", calls_.size()}});
   }
-  // Both take a while to stop; together they take no longer than the slower.
-  std::thread stop_metrics([this] { metrics_endpoint_.reset(); });
+  keep_awake_.reset();
   calls_.Close(
       RetryableError(Reason::kDraining, "the server is shutting down and ended this request", std::chrono::seconds(1)));
   // Lets connections go and cancels whatever has not taken its status in time.
   grpc_server_->Shutdown(std::chrono::system_clock::now() + tail / 2);
   grpc_server_->Wait();
-  stop_metrics.join();
 }
 
 absl::Status Server::StartScheduler() {
@@ -96,6 +97,7 @@ absl::Status Server::StartScheduler() {
   options.max_message_bytes = MaxMessageBytes(options_);
   options.device_memory_bytes = options_.device_memory_bytes;
   options.on_device_lost = [this](const absl::Status& status) {
+    device_lost_ = true;
     environment_.log->Write(LogLevel::kError, "device lost", {{"error", std::string(status.message())}});
     SetServing(false);
     if (environment_.on_device_lost) environment_.on_device_lost(status);
@@ -136,6 +138,13 @@ absl::Status Server::StartGrpc() {
   builder.SetMaxReceiveMessageSize(static_cast<int>(MaxMessageBytes(options_)));
   builder.SetMaxSendMessageSize(-1);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(kMaxMetadataBytes));
+  // gRPC compares a message with the limit only once it has all of it, and takes some, for health and reflection, from
+  // anybody: what it may hold for all connections together is bounded here. Past it, gRPC cancels streams.
+  grpc::ResourceQuota quota("flashbob");
+  quota.Resize(static_cast<size_t>(WireMemoryBytes(options_)));
+  builder.SetResourceQuota(quota);
+  // Who does not finish a handshake in time is let go.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A peer that fell silent is found by pings, also between calls; clients may ping as often as every 5 s.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options_.keepalive_seconds));
@@ -155,6 +164,7 @@ absl::Status Server::StartGrpc() {
     return absl::UnavailableError(absl::StrCat("cannot serve gRPC on ", options_.listen, on, "; is the port taken?"));
   }
   SetServing(true);
+  keep_awake_ = std::make_unique<KeepAwake>(grpc_server_->InProcessChannel(grpc::ChannelArguments()));
   return absl::OkStatus();
 }
 
@@ -178,6 +188,7 @@ void Server::Listen(grpc::ServerBuilder& builder) {
 
 absl::Status Server::LoadFiles() {
   FLASHBOB_ASSIGN_OR_RETURN(authenticator_, Authenticator::Create(options_.tenants_file));
+  for (const auto& tenant : authenticator_->tenants()) metrics_->tenants().Add(tenant->name());
   if (options_.tls.certificate.empty()) return absl::OkStatus();
   FLASHBOB_ASSIGN_OR_RETURN(tls_, TlsFiles::Load(options_.tls));
   return absl::OkStatus();
@@ -192,6 +203,7 @@ void Server::Reload() {
     }
   };
   report(authenticator_->Reload(), "tenants read again", "tenants not read again: the earlier ones stay");
+  for (const auto& tenant : authenticator_->tenants()) metrics_->tenants().Add(tenant->name());
   if (tls_ != nullptr) {
     report(tls_->Reload(), "certificates read again", "certificates not read again: the earlier ones stay in use");
   }
@@ -200,7 +212,8 @@ void Server::Reload() {
 absl::Status Server::StartMetrics() {
   metrics_->SetGaugeSource([this] { return ReadGauges(); });
   if (options_.metrics_listen.empty()) return absl::OkStatus();
-  FLASHBOB_ASSIGN_OR_RETURN(metrics_endpoint_, MetricsEndpoint::Start(options_.metrics_listen, metrics_));
+  FLASHBOB_ASSIGN_OR_RETURN(
+      http_server_, HttpServer::Start(options_.metrics_listen, [this](std::string_view path) { return Page(path); }));
   return absl::OkStatus();
 }
 
@@ -223,10 +236,78 @@ ServerMetrics::Gauges Server::ReadGauges() const {
   gauges.queue_limit = options_.max_queued_requests;
   gauges.calls_in_flight = calls_.size();
   gauges.host_memory = pool_->Use();
-  for (const DeviceUse& device : scheduler_->Devices())
-    gauges.device_reserved_bytes.push_back(device.memory.reserved_bytes);
+  for (const DeviceUse& device : scheduler_->Devices()) {
+    const DeviceMemoryPool::Use& memory = device.memory;
+    gauges.devices.push_back(
+        {memory.limit_bytes, memory.reserved_bytes, memory.high_water_bytes, memory.largest_free_bytes});
+  }
+  const TensorStore::Use stored = store_->GetUse();
+  gauges.stored_tensors = stored.tensors;
+  gauges.stored_bytes = stored.bytes;
+  gauges.store_limit_bytes = stored.max_bytes;
+  for (const auto& tenant : authenticator_->tenants()) {
+    const Tenant::Use use = tenant->GetUse();
+    gauges.tenants.push_back({tenant->name(), use.bytes, use.in_flight});
+  }
+  if (tls_ != nullptr) {
+    gauges.certificate_expiry = std::chrono::duration<double>(tls_->expiry().time_since_epoch()).count();
+  }
   gauges.draining = draining_;
+  gauges.ready = NotReady().empty();
   return gauges;
+}
+
+std::string Server::NotReady() const {
+  if (draining_) return "draining: told to stop";
+  if (device_lost_) return "a device failed";
+  return "";
+}
+
+StatusSnapshot Server::ReadStatus() const {
+  const TimePoint now = environment_.clock->Now();
+  StatusSnapshot status;
+  status.server_name = options_.server_name;
+  status.version = kVersion;
+  status.not_ready = NotReady();
+  status.now = std::chrono::system_clock::now();
+  status.uptime = now - started_;
+  for (const DeviceUse& device : scheduler_->Devices()) {
+    const DeviceInfo& info = device.engine->device();
+    status.devices.push_back({info.name, info.model, device.engine->unified_memory(), device.memory});
+  }
+  status.host_memory = pool_->Use();
+  status.store = store_->GetUse();
+  status.requests = scheduler_->CountByState();
+  status.queue_limit = options_.max_queued_requests;
+  status.estimated_wait = scheduler_->Ahead().wait;
+  for (const auto& tenant : authenticator_->tenants()) status.tenants.push_back({tenant->settings(), tenant->GetUse()});
+  status.calls_in_flight = calls_.size();
+  status.calls = calls_.View(now, kCallsShown);
+  status.ended = calls_.Ended();
+  return status;
+}
+
+HttpResponse Server::Page(std::string_view path) {
+  constexpr char kHtml[] = "text/html; charset=utf-8";
+  if (path == "/metrics") return {200, "text/plain; version=0.0.4; charset=utf-8", metrics_->Text()};
+  if (path == "/statusz") return {200, kHtml, RenderStatusPage(ReadStatus())};
+  HttpResponse response;
+  if (path == "/healthz") {
+    response.body = "ok\n";
+  } else if (path == "/readyz") {
+    const std::string why = NotReady();
+    response.code = why.empty() ? 200 : 503;
+    response.body = why.empty() ? "ready\n" : why + "\n";
+  } else if (path == "/") {
+    response.content_type = kHtml;
+    response.body =
+        "<!doctype html><title>FlashBoB</title><a href=\"/statusz\">status</a> <a "
+        "href=\"/metrics\">metrics</a> <a href=\"/healthz\">health</a> <a href=\"/readyz\">readiness</a>\n";
+  } else {
+    response.code = 404;
+    response.body = "no such page: /metrics, /statusz, /healthz and /readyz are served\n";
+  }
+  return response;
 }
 
 }  // namespace flashbob::server

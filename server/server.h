@@ -16,12 +16,14 @@
 #include "server/base/event_log.h"
 #include "server/base/ticker.h"
 #include "server/config/server_options.h"
+#include "server/http/http_server.h"
+#include "server/http/status_page.h"
 #include "server/memory/host_memory_pool.h"
-#include "server/metrics/metrics_endpoint.h"
 #include "server/metrics/server_metrics.h"
 #include "server/scheduler/scheduler.h"
 #include "server/service/attention_service.h"
 #include "server/service/call_registry.h"
+#include "server/service/keep_awake.h"
 #include "server/service/server_info.h"
 #include "server/store/tensor_store.h"
 
@@ -46,7 +48,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   int port() const { return port_; }
-  int metrics_port() const { return metrics_endpoint_ == nullptr ? 0 : metrics_endpoint_->port(); }
+  int metrics_port() const { return http_server_ == nullptr ? 0 : http_server_->port(); }
 
   // Turns health to NOT_SERVING, refuses new requests, waits for those in flight, ends the rest with UNAVAILABLE
   // shortly before `grace` is over, and stops serving. Takes at most `grace`. Calling it again does nothing.
@@ -72,10 +74,16 @@ class Server {
   void Tick();
   void SetServing(bool serving);
   ServerMetrics::Gauges ReadGauges() const;
+  // Empty, or why no new request is let in.
+  std::string NotReady() const;
+  StatusSnapshot ReadStatus() const;
+  // The pages of the metrics port.
+  HttpResponse Page(std::string_view path);
 
   const ServerOptions options_;
   const Environment environment_;
-  const std::shared_ptr<ServerMetrics> metrics_;
+  const TimePoint started_;
+  const std::unique_ptr<ServerMetrics> metrics_;
   CallRegistry calls_;
   std::unique_ptr<HostMemoryPool> pool_;
   std::unique_ptr<TensorStore> store_;
@@ -86,8 +94,10 @@ class Server {
   std::unique_ptr<AttentionServiceImpl> service_;
   std::unique_ptr<grpc::Server> grpc_server_;
   int port_ = 0;
-  std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
+  std::unique_ptr<HttpServer> http_server_;
+  std::unique_ptr<KeepAwake> keep_awake_;
   std::atomic<bool> draining_ = false;
+  std::atomic<bool> device_lost_ = false;
   std::unique_ptr<Ticker> ticker_;
   std::unique_ptr<Ticker> reload_ticker_;
 };

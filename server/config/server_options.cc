@@ -86,6 +86,13 @@ int64_t MaxMessageBytes(const ServerOptions& options) {
   return std::max(options.max_chunk_bytes, kMaxSpecBytes) + kMessageOverheadBytes;
 }
 
+int64_t WireMemoryBytes(const ServerOptions& options) {
+  // A message for each stream that may upload at once, and half as much again for what is on its way; of the usual
+  // 1 MiB, not of the largest, but never less than a few of those.
+  constexpr int64_t kUsualMessageBytes = 1 << 20;
+  return std::max(options.max_queued_requests * kUsualMessageBytes * 3 / 2, 16 * MaxMessageBytes(options));
+}
+
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) {

@@ -51,6 +51,9 @@ inline constexpr int64_t kMaxSpecBytes = 2 << 20;
 // Largest message that a server with these options reads.
 int64_t MaxMessageBytes(const ServerOptions& options);
 
+// The most that gRPC may hold of what all connections sent and nobody took yet: besides host_memory_bytes.
+int64_t WireMemoryBytes(const ServerOptions& options);
+
 // HOST:PORT of a listening address, with the port 0 to 65535.
 struct HostPort {
   std::string host;

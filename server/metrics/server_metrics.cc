@@ -1,5 +1,10 @@
 #include "server/metrics/server_metrics.h"
 
+#include <prometheus/text_serializer.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
 #include <utility>
 
 #include "server/base/errors.h"
@@ -27,31 +32,32 @@ const char* Name(Stage stage) {
       return "receive";
     case Stage::kQueue:
       return "queue";
-    case Stage::kCompute:
-      return "compute";
+    case Stage::kDevice:
+      return "device";
     case Stage::kSend:
       return "send";
   }
   return "unknown";
 }
 
-absl::StatusCode CodeAt(int index) { return static_cast<absl::StatusCode>(index); }
+// Of this process: bytes in memory, and CPU seconds so far.
+double ResidentBytes() {
+  int64_t pages = 0;
+  int64_t resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return static_cast<double>(resident * sysconf(_SC_PAGE_SIZE));
+}
 
-size_t IndexOf(absl::StatusCode code) {
-  const auto index = static_cast<size_t>(code);
-  return index < kNumCodes ? index : static_cast<size_t>(absl::StatusCode::kUnknown);
+double CpuSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 }  // namespace
-
-const char* CodeName(absl::StatusCode code) {
-  static constexpr const char* kNames[kNumCodes] = {
-      "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
-      "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
-      "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
-      "DATA_LOSS", "UNAUTHENTICATED"};
-  return kNames[IndexOf(code)];
-}
 
 const char* Name(Method method) {
   switch (method) {
@@ -71,48 +77,66 @@ const char* Name(Method method) {
 
 ServerMetrics::ServerMetrics(const std::string& version, const std::vector<std::string>& devices) {
   auto& calls = Counters(registry_, "flashbob_calls_total", "Calls that ended, by method and gRPC code.");
-  auto& requests =
-      Counters(registry_, "flashbob_requests_total", "Compute requests that ended, by operation and gRPC code.");
-  for (int code = 0; code < kNumCodes; ++code) {
-    const std::string code_name = CodeName(CodeAt(code));
+  for (size_t code = 0; code < kNumCodes; ++code) {
     for (int method = 0; method < kNumMethods; ++method) {
-      calls_[static_cast<size_t>(method)][static_cast<size_t>(code)] =
-          &calls.Add({{"method", Name(static_cast<Method>(method))}, {"code", code_name}});
-    }
-    for (size_t operation = 0; operation < requests_.size(); ++operation) {
-      const bool known = operation < std::size(kAllOperations);
-      requests_[operation][static_cast<size_t>(code)] = &requests.Add(
-          {{"operation", known ? flashbob::Name(kAllOperations[operation]) : "none"}, {"code", code_name}});
+      calls_[static_cast<size_t>(method)][code] =
+          &calls.Add({{"method", Name(static_cast<Method>(method))}, {"code", kCodeNames[code]}});
     }
   }
   auto& errors = Counters(registry_, "flashbob_errors_total", "Calls that ended with an error, by its reason.");
   for (Reason reason : kAllReasons) errors_[server::Name(reason)] = &errors.Add({{"reason", server::Name(reason)}});
 
-  auto& stages = prometheus::BuildHistogram()
-                     .Name("flashbob_request_stage_seconds")
-                     .Help("Time that computed requests spent receiving inputs, queueing, computing, sending outputs.")
-                     .Register(registry_);
   const Histogram::BucketBoundaries bounds = {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1,
                                               0.3,    1,      3,     10,    30,   100,  300};
+  auto& stages = prometheus::BuildHistogram()
+                     .Name("flashbob_request_stage_seconds")
+                     .Help("Time that computed requests spent: receive (inputs), queue, device, send (outputs).")
+                     .Register(registry_);
   for (int stage = 0; stage < kNumStages; ++stage) {
     stages_[static_cast<size_t>(stage)] = &stages.Add({{"stage", Name(static_cast<Stage>(stage))}}, bounds);
+  }
+  auto& durations = prometheus::BuildHistogram()
+                        .Name("flashbob_request_seconds")
+                        .Help("Time from the start to the end of Compute calls that ended with OK, by operation.")
+                        .Register(registry_);
+  for (Operation operation : kAllOperations) {
+    durations_[static_cast<size_t>(operation)] = &durations.Add({{"operation", flashbob::Name(operation)}}, bounds);
   }
   bytes_received_ =
       &Counters(registry_, "flashbob_received_bytes_total", "Tensor bytes received from clients.").Add({});
   bytes_sent_ = &Counters(registry_, "flashbob_sent_bytes_total", "Tensor bytes sent to clients.").Add({});
+  MakeDevices(devices);
+  MakeGauges();
+  prometheus::BuildGauge()
+      .Name("flashbob_build_info")
+      .Help("Always 1; the label says which build this is.")
+      .Register(registry_)
+      .Add({{"version", version}})
+      .Set(1);
+}
 
+void ServerMetrics::MakeDevices(const std::vector<std::string>& devices) {
   auto& slices = Counters(registry_, "flashbob_device_slices_total", "Slices of work that a device ran.");
   auto& busy = Counters(registry_, "flashbob_device_busy_seconds_total", "Time that a device spent in slices.");
   auto& flops = Counters(registry_, "flashbob_device_flops_total", "Floating-point operations that a device did.");
-  auto& reserved = prometheus::BuildGauge()
-                       .Name("flashbob_device_memory_reserved_bytes")
-                       .Help("Device memory held by requests; 0 where host memory is device memory.")
-                       .Register(registry_);
+  const auto gauges = [&](const char* name, const char* help) -> Family<Gauge>& {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry_);
+  };
+  auto& limit = gauges("flashbob_device_memory_limit_bytes",
+                       "Most device memory that requests may hold; 0, as the next ones, where host memory is device "
+                       "memory.");
+  auto& reserved = gauges("flashbob_device_memory_reserved_bytes", "Device memory that requests hold now.");
+  auto& high_water = gauges("flashbob_device_memory_high_water_bytes", "Most that requests ever held.");
+  auto& largest_free =
+      gauges("flashbob_device_memory_largest_free_bytes", "The largest request that could have memory now.");
   for (const std::string& device : devices) {
-    devices_.push_back({&slices.Add({{"device", device}}), &busy.Add({{"device", device}}),
-                        &flops.Add({{"device", device}}), &reserved.Add({{"device", device}})});
+    const prometheus::Labels labels = {{"device", device}};
+    devices_.push_back({&slices.Add(labels), &busy.Add(labels), &flops.Add(labels), &limit.Add(labels),
+                        &reserved.Add(labels), &high_water.Add(labels), &largest_free.Add(labels)});
   }
+}
 
+void ServerMetrics::MakeGauges() {
   auto& in_state = prometheus::BuildGauge()
                        .Name("flashbob_requests_in_state")
                        .Help("Compute requests in each state of their life now.")
@@ -131,13 +155,17 @@ ServerMetrics::ServerMetrics(const std::string& version, const std::vector<std::
   host_largest_free_ =
       OneGauge(registry_, "flashbob_host_memory_largest_free_bytes", "Largest reservation possible now.");
   host_waiting_ = OneGauge(registry_, "flashbob_host_memory_waiting", "Reservations that wait for memory now.");
+  stored_tensors_ = OneGauge(registry_, "flashbob_store_tensors", "Tensors that are kept under handles now.");
+  stored_bytes_ = OneGauge(registry_, "flashbob_store_bytes", "Bytes that they take, or are promised.");
+  store_limit_ = OneGauge(registry_, "flashbob_store_limit_bytes", "Most bytes that kept tensors may take.");
+  certificate_expiry_ = OneGauge(registry_, "flashbob_tls_certificate_expiry_timestamp_seconds",
+                                 "When the server's certificate expires, in seconds since 1970; 0 without TLS.");
   draining_ = OneGauge(registry_, "flashbob_draining", "1 once the server has been told to stop.");
-  prometheus::BuildGauge()
-      .Name("flashbob_build_info")
-      .Help("Always 1; the label says which build this is.")
-      .Register(registry_)
-      .Add({{"version", version}})
-      .Set(1);
+  ready_ = OneGauge(registry_, "flashbob_ready", "1 while new requests are let in, 0 draining or without a device.");
+  OneGauge(registry_, "flashbob_start_timestamp_seconds", "When the server started, in seconds since 1970.")
+      ->SetToCurrentTime();
+  resident_bytes_ = OneGauge(registry_, "flashbob_process_resident_bytes", "Memory of the process that is resident.");
+  cpu_seconds_ = &Counters(registry_, "flashbob_process_cpu_seconds_total", "CPU time of the process.").Add({});
 }
 
 void ServerMetrics::SetGaugeSource(std::function<Gauges()> source) {
@@ -146,12 +174,15 @@ void ServerMetrics::SetGaugeSource(std::function<Gauges()> source) {
 }
 
 void ServerMetrics::CountCall(Method method, absl::StatusCode code) {
-  calls_[static_cast<size_t>(method)][IndexOf(code)]->Increment();
+  calls_[static_cast<size_t>(method)][CodeIndex(code)]->Increment();
 }
 
-void ServerMetrics::CountRequest(std::optional<Operation> operation, absl::StatusCode code) {
-  const size_t row = operation.has_value() ? static_cast<size_t>(*operation) : std::size(kAllOperations);
-  requests_[row][IndexOf(code)]->Increment();
+void ServerMetrics::CountRequest(std::string_view tenant, std::optional<Operation> operation, absl::StatusCode code,
+                                 Duration took) {
+  tenants_.CountRequest(tenant, operation, code);
+  if (operation.has_value() && code == absl::StatusCode::kOk) {
+    durations_[static_cast<size_t>(*operation)]->Observe(ToSeconds(took));
+  }
 }
 
 void ServerMetrics::CountError(std::string_view reason) {
@@ -167,22 +198,27 @@ void ServerMetrics::AddBytesReceived(int64_t bytes) { bytes_received_->Increment
 
 void ServerMetrics::AddBytesSent(int64_t bytes) { bytes_sent_->Increment(static_cast<double>(bytes)); }
 
-void ServerMetrics::CountSlice(size_t device, Duration took, double flops) {
+void ServerMetrics::CountSlice(size_t device, std::string_view tenant, Duration took, double flops) {
   devices_[device].slices->Increment();
   devices_[device].busy_seconds->Increment(ToSeconds(took));
   devices_[device].flops->Increment(flops);
+  tenants_.AddDeviceTime(tenant, took);
 }
 
-std::vector<prometheus::MetricFamily> ServerMetrics::Collect() const {
+std::vector<prometheus::MetricFamily> ServerMetrics::Collect() {
   {
     // Held during the read, so that SetGaugeSource(nullptr) returns only when nobody uses the old source any more.
     MutexLock lock(mutex_);
     if (source_) Refresh(source_());
+    resident_bytes_->Set(ResidentBytes());
+    cpu_seconds_->Increment(CpuSeconds() - cpu_seconds_->Value());
   }
   return registry_.Collect();
 }
 
-void ServerMetrics::Refresh(const Gauges& gauges) const {
+std::string ServerMetrics::Text() { return prometheus::TextSerializer().Serialize(Collect()); }
+
+void ServerMetrics::Refresh(const Gauges& gauges) {
   for (size_t state = 0; state < in_state_.size(); ++state) {
     in_state_[state]->Set(static_cast<double>(gauges.requests[state]));
   }
@@ -197,10 +233,19 @@ void ServerMetrics::Refresh(const Gauges& gauges) const {
   host_high_water_->Set(static_cast<double>(gauges.host_memory.high_water_bytes));
   host_largest_free_->Set(static_cast<double>(gauges.host_memory.largest_free_bytes));
   host_waiting_->Set(static_cast<double>(gauges.host_memory.waiting));
+  stored_tensors_->Set(static_cast<double>(gauges.stored_tensors));
+  stored_bytes_->Set(static_cast<double>(gauges.stored_bytes));
+  store_limit_->Set(static_cast<double>(gauges.store_limit_bytes));
+  certificate_expiry_->Set(gauges.certificate_expiry);
   draining_->Set(gauges.draining ? 1 : 0);
-  for (size_t i = 0; i < devices_.size() && i < gauges.device_reserved_bytes.size(); ++i) {
-    devices_[i].reserved_bytes->Set(static_cast<double>(gauges.device_reserved_bytes[i]));
+  ready_->Set(gauges.ready ? 1 : 0);
+  for (size_t i = 0; i < devices_.size() && i < gauges.devices.size(); ++i) {
+    devices_[i].limit_bytes->Set(static_cast<double>(gauges.devices[i].limit_bytes));
+    devices_[i].reserved_bytes->Set(static_cast<double>(gauges.devices[i].reserved_bytes));
+    devices_[i].high_water_bytes->Set(static_cast<double>(gauges.devices[i].high_water_bytes));
+    devices_[i].largest_free_bytes->Set(static_cast<double>(gauges.devices[i].largest_free_bytes));
   }
+  tenants_.SetUse(gauges.tenants);
 }
 
 }  // namespace flashbob::server

@@ -197,6 +197,17 @@ QueueEstimate FairScheduler::Ahead() const {
   return AheadLocked();
 }
 
+RequestView FairScheduler::View(const Request& request) const {
+  MutexLock lock(mutex_);
+  RequestView view;
+  view.state = request.state_;
+  view.host_bytes = request.host_bytes_;
+  view.slices_done = request.next_slice_;
+  view.slices = request.plan().num_slices();
+  view.device = request.device_name_;
+  return view;
+}
+
 std::array<int64_t, kNumRequestStates> FairScheduler::CountByState() const {
   MutexLock lock(mutex_);
   return in_state_;

@@ -55,6 +55,7 @@ class FairScheduler final : public Scheduler {
   void Ready(const std::shared_ptr<Request>& request) override;
   void Release(const std::shared_ptr<Request>& request) override;
   QueueEstimate Ahead() const override;
+  RequestView View(const Request& request) const override;
   std::array<int64_t, kNumRequestStates> CountByState() const override;
   std::vector<DeviceUse> Devices() const override;
   void Drain() override;

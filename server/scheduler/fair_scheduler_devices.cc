@@ -122,7 +122,10 @@ void FairScheduler::RunSlice(Device& device, const RequestPointer& request, int 
   const absl::Status status = ComputeSlice(device, *request, slice);
   const TimePoint slice_ended = clock_.Now();
   const double flops = slice < plan.num_slices() ? plan.slice_flops(slice) : 0;
-  if (status.ok()) metrics_.CountSlice(device.index, slice_ended - slice_began, flops);
+  if (status.ok()) {
+    const std::string_view tenant = request->tenant_ == nullptr ? "" : std::string_view(request->tenant_->name());
+    metrics_.CountSlice(device.index, tenant, slice_ended - slice_began, flops);
+  }
 
   const bool last = slice + 1 >= plan.num_slices();
   std::vector<Ended> ended;

@@ -36,6 +36,15 @@ struct QueueEstimate {
   Duration wait = {};
 };
 
+// One request as the scheduler sees it.
+struct RequestView {
+  RequestState state = RequestState::kReleased;
+  int64_t host_bytes = 0;
+  int slices_done = 0;
+  int slices = 0;
+  std::string device;  // that it is on, once it is on one
+};
+
 // One device as the scheduler sees it.
 struct DeviceUse {
   const Engine* engine = nullptr;
@@ -63,6 +72,8 @@ class Scheduler {
   virtual void Release(const std::shared_ptr<Request>& request) = 0;
 
   virtual QueueEstimate Ahead() const = 0;
+
+  virtual RequestView View(const Request& request) const = 0;
 
   // Requests in each state now, by RequestState.
   virtual std::array<int64_t, kNumRequestStates> CountByState() const = 0;

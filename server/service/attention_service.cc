@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/base/status_macros.h"
 #include "server/service/get_tensors_call.h"
+#include "server/service/messages.h"
 #include "server/service/put_tensors_call.h"
 
 namespace flashbob::server {
@@ -22,6 +24,14 @@ Reactor* Answer(const CallEnvironment& environment, grpc::CallbackServerContext&
   return call;
 }
 
+template <class Message>
+absl::StatusOr<Message> Read(const grpc::ByteBuffer& bytes) {
+  grpc::ByteBuffer own = bytes;  // shares the bytes
+  Message message;
+  FLASHBOB_RETURN_IF_ERROR(ReadMessage(own, message));
+  return message;
+}
+
 }  // namespace
 
 AttentionServiceImpl::AttentionServiceImpl(const CallEnvironment& environment, ComputeEnvironment compute,
@@ -32,9 +42,9 @@ AttentionServiceImpl::AttentionServiceImpl(const CallEnvironment& environment, C
       info_(info),
       id_prefix_(absl::StrFormat("server-%08x-", std::random_device()())) {}
 
-grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>* AttentionServiceImpl::Compute(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AttentionServiceImpl::Compute(
     grpc::CallbackServerContext* context) {
-  using Reactor = grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>;
+  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
   absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
   if (!tenant.ok()) return Answer<Reactor>(environment_, *context, Method::kCompute, tenant.status());
   auto* const call = StartCall<ComputeCall>(environment_, *context, compute_, *std::move(tenant), NewRequestId());
@@ -42,9 +52,9 @@ grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>* AttentionServi
   return call;
 }
 
-grpc::ServerReadReactor<v1::PutTensorsRequest>* AttentionServiceImpl::PutTensors(grpc::CallbackServerContext* context,
-                                                                                 v1::PutTensorsResponse* response) {
-  using Reactor = grpc::ServerReadReactor<v1::PutTensorsRequest>;
+grpc::ServerReadReactor<grpc::ByteBuffer>* AttentionServiceImpl::PutTensors(grpc::CallbackServerContext* context,
+                                                                            grpc::ByteBuffer* response) {
+  using Reactor = grpc::ServerReadReactor<grpc::ByteBuffer>;
   absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
   if (!tenant.ok()) return Answer<Reactor>(environment_, *context, Method::kPutTensors, tenant.status());
   auto* const call = StartCall<PutTensorsCall>(environment_, *context, compute_.storage, *std::move(tenant),
@@ -53,33 +63,40 @@ grpc::ServerReadReactor<v1::PutTensorsRequest>* AttentionServiceImpl::PutTensors
   return call;
 }
 
-grpc::ServerWriteReactor<v1::GetTensorsResponse>* AttentionServiceImpl::GetTensors(
-    grpc::CallbackServerContext* context, const v1::GetTensorsRequest* request) {
-  using Reactor = grpc::ServerWriteReactor<v1::GetTensorsResponse>;
+grpc::ServerWriteReactor<grpc::ByteBuffer>* AttentionServiceImpl::GetTensors(grpc::CallbackServerContext* context,
+                                                                             const grpc::ByteBuffer* request) {
+  using Reactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
   absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
   if (!tenant.ok()) return Answer<Reactor>(environment_, *context, Method::kGetTensors, tenant.status());
   auto* const call = StartCall<GetTensorsCall>(environment_, *context, compute_.storage, *std::move(tenant));
-  call->Start(*request);
+  call->Start(Read<v1::GetTensorsRequest>(*request));
   return call;
 }
 
 grpc::ServerUnaryReactor* AttentionServiceImpl::DeleteTensors(grpc::CallbackServerContext* context,
-                                                              const v1::DeleteTensorsRequest* request,
-                                                              v1::DeleteTensorsResponse* response) {
-  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
-  if (tenant.ok()) {
-    response->set_deleted(
-        compute_.storage.store.Delete(**tenant, {request->handles().begin(), request->handles().end()}));
-  }
-  return Answer<grpc::ServerUnaryReactor>(environment_, *context, Method::kDeleteTensors, tenant.status());
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  const auto answer = [&]() -> absl::Status {
+    FLASHBOB_ASSIGN_OR_RETURN(const std::shared_ptr<Tenant> tenant, TenantOf(*context));
+    FLASHBOB_ASSIGN_OR_RETURN(const v1::DeleteTensorsRequest asked, Read<v1::DeleteTensorsRequest>(*request));
+    v1::DeleteTensorsResponse deleted;
+    deleted.set_deleted(compute_.storage.store.Delete(*tenant, {asked.handles().begin(), asked.handles().end()}));
+    WriteMessage(deleted, *response);
+    return absl::OkStatus();
+  };
+  return Answer<grpc::ServerUnaryReactor>(environment_, *context, Method::kDeleteTensors, answer());
 }
 
 grpc::ServerUnaryReactor* AttentionServiceImpl::GetServerInfo(grpc::CallbackServerContext* context,
-                                                              const v1::GetServerInfoRequest*,
-                                                              v1::GetServerInfoResponse* response) {
-  const absl::StatusOr<std::shared_ptr<Tenant>> tenant = TenantOf(*context);
-  if (tenant.ok()) *response = info_.Now(**tenant);
-  return Answer<grpc::ServerUnaryReactor>(environment_, *context, Method::kGetServerInfo, tenant.status());
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  const auto answer = [&]() -> absl::Status {
+    FLASHBOB_ASSIGN_OR_RETURN(const std::shared_ptr<Tenant> tenant, TenantOf(*context));
+    FLASHBOB_RETURN_IF_ERROR(Read<v1::GetServerInfoRequest>(*request).status());
+    WriteMessage(info_.Now(*tenant), *response);
+    return absl::OkStatus();
+  };
+  return Answer<grpc::ServerUnaryReactor>(environment_, *context, Method::kGetServerInfo, answer());
 }
 
 absl::StatusOr<std::shared_ptr<Tenant>> AttentionServiceImpl::TenantOf(

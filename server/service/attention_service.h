@@ -13,22 +13,27 @@
 
 namespace flashbob::server {
 
-// Thread safety: any thread. All that the environments name, and `info`, must outlive it.
-class AttentionServiceImpl final : public v1::AttentionService::CallbackService {
+// Every method takes and gives bytes: see messages.h.
+using RawAttentionService = v1::AttentionService::WithRawCallbackMethod_Compute<
+    v1::AttentionService::WithRawCallbackMethod_PutTensors<v1::AttentionService::WithRawCallbackMethod_GetTensors<
+        v1::AttentionService::WithRawCallbackMethod_DeleteTensors<
+            v1::AttentionService::WithRawCallbackMethod_GetServerInfo<v1::AttentionService::Service>>>>>;
+
+// Thread safety: any thread. All that the environments name, `authenticator` and `info` must outlive it.
+class AttentionServiceImpl final : public RawAttentionService {
  public:
   AttentionServiceImpl(const CallEnvironment& environment, ComputeEnvironment compute,
                        const Authenticator& authenticator, const ServerInfo& info);
 
-  grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>* Compute(
-      grpc::CallbackServerContext* context) override;
-  grpc::ServerReadReactor<v1::PutTensorsRequest>* PutTensors(grpc::CallbackServerContext* context,
-                                                             v1::PutTensorsResponse* response) override;
-  grpc::ServerWriteReactor<v1::GetTensorsResponse>* GetTensors(grpc::CallbackServerContext* context,
-                                                               const v1::GetTensorsRequest* request) override;
-  grpc::ServerUnaryReactor* DeleteTensors(grpc::CallbackServerContext* context, const v1::DeleteTensorsRequest* request,
-                                          v1::DeleteTensorsResponse* response) override;
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context, const v1::GetServerInfoRequest* request,
-                                          v1::GetServerInfoResponse* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Compute(grpc::CallbackServerContext* context) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* PutTensors(grpc::CallbackServerContext* context,
+                                                        grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* GetTensors(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* DeleteTensors(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
 
  private:
   // Whose call it is; UNAUTHENTICATED where it does not say so rightly.

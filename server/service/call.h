@@ -9,13 +9,16 @@
 #include <grpcpp/server_context.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "kernels/base/mutex.h"
 #include "server/base/errors.h"
 #include "server/base/event_log.h"
+#include "server/base/trace_parent.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/call_registry.h"
 #include "server/service/grpc_status.h"
@@ -43,7 +46,12 @@ template <class Reactor>
 class Call : public Reactor, public LiveCall {
  public:
   Call(const CallEnvironment& environment, grpc::CallbackServerContext& context, Method method)
-      : environment_(environment), method_(method), began_(environment.clock.Now()), context_(&context) {}
+      : environment_(environment),
+        method_(method),
+        began_(environment.clock.Now()),
+        peer_(context.peer()),
+        trace_(TraceOf(context)),
+        context_(&context) {}
 
   void Abort(const absl::Status& status) override {
     MutexLock lock(mutex_);
@@ -55,6 +63,17 @@ class Call : public Reactor, public LiveCall {
     CutIfIdleLocked(now);
     // A client that does not even take the end of its call keeps what gRPC holds for it; so the call is torn down.
     if (ended_ && context_ != nullptr && now - ended_at_ >= environment_.idle_limit) context_->TryCancel();
+  }
+
+  CallView View(TimePoint now) override {
+    MutexLock lock(mutex_);
+    CallView view = ViewLocked();
+    view.age = now - began_;
+    if (ended_) {
+      view.state = "ending";
+      view.waits_for = "the client to take the end of the call";
+    }
+    return view;
   }
 
   void OnCancel() override {
@@ -101,6 +120,8 @@ class Call : public Reactor, public LiveCall {
   // Frees what the call holds; called when it ends, at the latest by OnDone, perhaps twice.
   virtual void ReleaseLocked() FLASHBOB_REQUIRES(mutex_) {}
   virtual void CutIfIdleLocked(TimePoint /*now*/) FLASHBOB_REQUIRES(mutex_) {}
+  // What is shown of the call.
+  virtual void DescribeLocked(CallView& /*view*/) FLASHBOB_REQUIRES(mutex_) {}
   // Adds to what is logged and counted at the end.
   virtual void DescribeLocked(LogFields& /*fields*/) FLASHBOB_REQUIRES(mutex_) {}
 
@@ -116,27 +137,56 @@ class Call : public Reactor, public LiveCall {
     return absl::CancelledError("the client cancelled the call or went away");
   }
 
+  CallView ViewLocked() FLASHBOB_REQUIRES(mutex_) {
+    CallView view;
+    view.method = Name(method_);
+    view.peer = peer_;
+    DescribeLocked(view);
+    return view;
+  }
+
+  static std::optional<TraceParent> TraceOf(const grpc::CallbackServerContext& context) {
+    const auto header = context.client_metadata().find("traceparent");
+    if (header == context.client_metadata().end()) return std::nullopt;
+    return ParseTraceParent(std::string_view(header->second.data(), header->second.size()));
+  }
+
   void Record() FLASHBOB_REQUIRES(mutex_) {
     environment_.metrics.CountCall(method_, status_.code());
     environment_.metrics.CountError(ReasonOf(status_));
-    LogFields fields = {{"method", std::string(Name(method_))}, {"peer", context_->peer()}};
+    LogFields fields = {{"method", std::string(Name(method_))}, {"peer", peer_}};
+    if (trace_.has_value()) {
+      fields.emplace_back("trace_id", trace_->trace_id);
+      fields.emplace_back("parent_id", trace_->parent_id);
+    }
     DescribeLocked(fields);
     fields.emplace_back("code", std::string(CodeName(status_.code())));
     if (!status_.ok()) {
       fields.emplace_back("reason", ReasonOf(status_));
       fields.emplace_back("error", std::string(status_.message().data(), status_.message().size()));
     }
-    fields.emplace_back("total_seconds", ToSeconds(environment_.clock.Now() - began_));
+    const Duration took = environment_.clock.Now() - began_;
+    fields.emplace_back("total_seconds", ToSeconds(took));
     const bool routine = status_.ok() && method_ == Method::kGetServerInfo;
     environment_.log.Write(!status_.ok() ? LogLevel::kWarning
                            : routine     ? LogLevel::kDebug
                                          : LogLevel::kInfo,
                            "call", fields);
+    if (routine) return;
+    EndedCall ended;
+    ended.call = ViewLocked();
+    ended.call.age = took;
+    ended.ended = std::chrono::system_clock::now();
+    ended.code = CodeName(status_.code());
+    ended.error = std::string(status_.message().data(), status_.message().size());
+    environment_.calls.AddEnded(std::move(ended));
   }
 
   const CallEnvironment environment_;
   const Method method_;
   const TimePoint began_;
+  const std::string peer_;
+  const std::optional<TraceParent> trace_;
   grpc::CallbackServerContext* context_ FLASHBOB_GUARDED_BY(mutex_);  // null after OnDone
   bool ended_ FLASHBOB_GUARDED_BY(mutex_) = false;
   TimePoint ended_at_ FLASHBOB_GUARDED_BY(mutex_);

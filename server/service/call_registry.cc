@@ -1,8 +1,20 @@
 #include "server/service/call_registry.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace flashbob::server {
+namespace {
+
+constexpr size_t kMaxText = 300;
+
+void Cut(std::string& text) {
+  if (text.size() <= kMaxText) return;
+  text.resize(kMaxText);
+  text += " ...";
+}
+
+}  // namespace
 
 void CallRegistry::Add(const std::shared_ptr<LiveCall>& call) {
   absl::Status closed;
@@ -27,6 +39,27 @@ void CallRegistry::Remove(const LiveCall* call) {
 int64_t CallRegistry::size() const {
   MutexLock lock(mutex_);
   return static_cast<int64_t>(calls_.size());
+}
+
+std::vector<CallView> CallRegistry::View(TimePoint now, size_t most) const {
+  std::vector<CallView> views;
+  for (const auto& call : Snapshot()) views.push_back(call->View(now));
+  std::sort(views.begin(), views.end(), [](const CallView& a, const CallView& b) { return a.age > b.age; });
+  if (views.size() > most) views.resize(most);
+  return views;
+}
+
+void CallRegistry::AddEnded(EndedCall call) {
+  Cut(call.call.problem);
+  Cut(call.error);
+  MutexLock lock(mutex_);
+  ended_.push_front(std::move(call));
+  if (ended_.size() > kEndedKept) ended_.pop_back();
+}
+
+std::vector<EndedCall> CallRegistry::Ended() const {
+  MutexLock lock(mutex_);
+  return {ended_.begin(), ended_.end()};
 }
 
 void CallRegistry::Close(const absl::Status& status) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "server/base/errors.h"
+#include "server/service/messages.h"
 
 namespace flashbob::server {
 namespace {
@@ -26,7 +27,8 @@ ComputeCall::ComputeCall(const CallEnvironment& environment, grpc::CallbackServe
     : Call(environment, context, Method::kCompute),
       compute_(compute),
       tenant_(std::move(tenant)),
-      request_id_(std::move(own_request_id)) {}
+      request_id_(std::move(own_request_id)),
+      began_(environment.clock.Now()) {}
 
 void ComputeCall::Start() {
   MutexLock lock(mutex_);
@@ -44,7 +46,8 @@ void ComputeCall::OnReadDone(bool ok) {
     if (!ended.ok()) EndLocked(ended);
     return;
   }
-  const absl::Status taken = TakeMessageLocked();
+  absl::Status taken = ReadMessage(incoming_bytes_, incoming_);
+  if (taken.ok()) taken = TakeMessageLocked();
   if (!taken.ok()) {
     EndLocked(taken);
     return;
@@ -84,7 +87,7 @@ void ComputeCall::OnComputed(const absl::Status& status) {
   timings_ = request_->timings();
   environment().metrics.Observe(Stage::kReceive, timings_.receive);
   environment().metrics.Observe(Stage::kQueue, timings_.queue);
-  environment().metrics.Observe(Stage::kCompute, timings_.compute);
+  environment().metrics.Observe(Stage::kDevice, timings_.compute);
   KeepOutputsLocked();
   download_ =
       std::make_unique<Download>(OutputBytesLocked(), std::min(kSendChunkBytes, compute_.storage.max_chunk_bytes));
@@ -118,8 +121,10 @@ void ComputeCall::CutIfIdleLocked(TimePoint now) {
 }
 
 void ComputeCall::DescribeLocked(LogFields& fields) {
-  environment().metrics.CountRequest(operation_, status().code());
-  if (status().ok()) environment().metrics.Observe(Stage::kSend, environment().clock.Now() - computed_at_);
+  const TimePoint now = environment().clock.Now();
+  const Duration send = status().ok() ? now - computed_at_ : Duration(0);
+  environment().metrics.CountRequest(tenant_->name(), operation_, status().code(), now - began_);
+  if (status().ok()) environment().metrics.Observe(Stage::kSend, send);
   fields.emplace_back("request_id", request_id_);
   fields.emplace_back("tenant", tenant_->name());
   if (operation_.has_value()) fields.emplace_back("operation", std::string(Name(*operation_)));
@@ -128,7 +133,53 @@ void ComputeCall::DescribeLocked(LogFields& fields) {
   fields.emplace_back("sent_bytes", sent_bytes_);
   fields.emplace_back("receive_seconds", ToSeconds(timings_.receive));
   fields.emplace_back("queue_seconds", ToSeconds(timings_.queue));
-  fields.emplace_back("compute_seconds", ToSeconds(timings_.compute));
+  fields.emplace_back("device_seconds", ToSeconds(timings_.compute));
+  fields.emplace_back("send_seconds", ToSeconds(send));
+}
+
+void ComputeCall::DescribeLocked(CallView& view) {
+  view.request_id = request_id_;
+  view.tenant = tenant_->name();
+  if (operation_.has_value()) view.operation = Name(*operation_);
+  view.problem = problem_;
+  if (request_ == nullptr) {
+    view.state = "opening";
+    view.waits_for = "the client: its spec has not come";
+    return;
+  }
+  const RequestView request = compute_.scheduler.View(*request_);
+  view.state = Name(request.state);
+  switch (request.state) {
+    case RequestState::kValidated: {
+      const PoolUse memory = compute_.storage.pool.Use();
+      view.waits_for = absl::StrCat("host memory: it needs ", request.host_bytes, " bytes, of ", memory.limit_bytes,
+                                    " ", memory.reserved_bytes, " are held and ", memory.waiting, " requests wait");
+      break;
+    }
+    case RequestState::kReceiving:
+      view.waits_for = "the client: ";
+      if (upload_ != nullptr) {
+        absl::StrAppend(&view.waits_for, upload_->received_bytes(), " of ", upload_->total_bytes(), " ");
+      }
+      view.waits_for += "input bytes have come";
+      break;
+    case RequestState::kReady: {
+      const QueueEstimate ahead = compute_.scheduler.Ahead();
+      view.waits_for = absl::StrCat("its turn on a device: ", ahead.requests, " requests, with it, want ",
+                                    ToSeconds(ahead.wait), " s of device time");
+      break;
+    }
+    case RequestState::kRunning:
+      view.waits_for =
+          absl::StrCat(request.device, ": ", request.slices_done, " of ", request.slices, " slices are done");
+      break;
+    case RequestState::kSending:
+      view.waits_for = absl::StrCat("the client to take its outputs: ", sent_bytes_, " bytes have been sent");
+      break;
+    case RequestState::kReleased:
+      view.waits_for = "nothing";
+      break;
+  }
 }
 
 absl::Status ComputeCall::TakeMessageLocked() {
@@ -199,21 +250,22 @@ void ComputeCall::AdmittedLocked() {
 void ComputeCall::ReadLocked() {
   reading_ = true;
   reading_since_ = environment().clock.Now();
-  StartRead(&incoming_);
+  StartRead(&incoming_bytes_);
 }
 
 void ComputeCall::WriteLocked() {
   if (writing_ || ended() || !FillNextLocked()) return;
   writing_ = true;
   writing_since_ = environment().clock.Now();
+  WriteMessage(outgoing_, outgoing_bytes_);
   const bool last = download_ != nullptr && !result_due_ && download_->done();
   if (!last) {
-    StartWrite(&outgoing_);
+    StartWrite(&outgoing_bytes_);
     return;
   }
   // Memory stays reserved until gRPC has sent what it was given.
   MarkEndedLocked(absl::OkStatus());
-  StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), grpc::Status::OK);
+  StartWriteAndFinish(&outgoing_bytes_, grpc::WriteOptions(), grpc::Status::OK);
 }
 
 bool ComputeCall::FillNextLocked() {

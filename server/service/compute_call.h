@@ -37,7 +37,7 @@ struct ComputeEnvironment {
   Storage storage;
 };
 
-class ComputeCall final : public Call<grpc::ServerBidiReactor<v1::ComputeRequest, v1::ComputeResponse>>,
+class ComputeCall final : public Call<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>,
                           public RequestListener,
                           public std::enable_shared_from_this<ComputeCall> {
  public:
@@ -59,6 +59,7 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<v1::ComputeRequest
   void ReleaseLocked() override FLASHBOB_REQUIRES(mutex_);
   void CutIfIdleLocked(TimePoint now) override FLASHBOB_REQUIRES(mutex_);
   void DescribeLocked(LogFields& fields) override FLASHBOB_REQUIRES(mutex_);
+  void DescribeLocked(CallView& view) override FLASHBOB_REQUIRES(mutex_);
 
   absl::Status TakeMessageLocked() FLASHBOB_REQUIRES(mutex_);
   absl::Status TakeSpecLocked(const v1::ComputeSpec& spec) FLASHBOB_REQUIRES(mutex_);
@@ -82,9 +83,11 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<v1::ComputeRequest
   const ComputeEnvironment compute_;
   const std::shared_ptr<Tenant> tenant_;
 
-  // The message that is being read or written belongs to gRPC while `reading_` or `writing_`.
-  v1::ComputeRequest incoming_;
-  v1::ComputeResponse outgoing_;
+  // The bytes that are being read or written belong to gRPC while `reading_` or `writing_`.
+  grpc::ByteBuffer incoming_bytes_;
+  grpc::ByteBuffer outgoing_bytes_;
+  v1::ComputeRequest incoming_;   // the last one read
+  v1::ComputeResponse outgoing_;  // the next one to write
   bool reading_ FLASHBOB_GUARDED_BY(mutex_) = false;
   bool writing_ FLASHBOB_GUARDED_BY(mutex_) = false;
   TimePoint reading_since_ FLASHBOB_GUARDED_BY(mutex_);
@@ -101,6 +104,7 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<v1::ComputeRequest
   std::unique_ptr<Download> download_ FLASHBOB_GUARDED_BY(mutex_);  // once the outputs are there
   RequestTimings timings_ FLASHBOB_GUARDED_BY(mutex_);
   TimePoint computed_at_ FLASHBOB_GUARDED_BY(mutex_);
+  TimePoint began_ FLASHBOB_GUARDED_BY(mutex_);
   int64_t sent_bytes_ FLASHBOB_GUARDED_BY(mutex_) = 0;
 
   // What is to be written next, in this order; chunks of `download_` come after the result.

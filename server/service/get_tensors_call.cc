@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "server/service/messages.h"
 #include "server/service/spec.h"
 
 namespace flashbob::server {
@@ -19,9 +20,9 @@ GetTensorsCall::GetTensorsCall(const CallEnvironment& environment, grpc::Callbac
                                const Storage& storage, std::shared_ptr<Tenant> tenant)
     : Call(environment, context, Method::kGetTensors), storage_(storage), tenant_(std::move(tenant)) {}
 
-void GetTensorsCall::Start(const v1::GetTensorsRequest& request) {
+void GetTensorsCall::Start(const absl::StatusOr<v1::GetTensorsRequest>& request) {
   MutexLock lock(mutex_);
-  const absl::Status opened = OpenLocked(request);
+  const absl::Status opened = request.ok() ? OpenLocked(*request) : request.status();
   if (!opened.ok()) {
     EndLocked(opened);
     return;
@@ -62,6 +63,12 @@ void GetTensorsCall::DescribeLocked(LogFields& fields) {
   fields.emplace_back("sent_bytes", sent_bytes_);
 }
 
+void GetTensorsCall::DescribeLocked(CallView& view) {
+  view.tenant = tenant_->name();
+  view.state = "sending";
+  view.waits_for = absl::StrCat("the client to take what it asked for: ", sent_bytes_, " bytes have been sent");
+}
+
 absl::Status GetTensorsCall::OpenLocked(const v1::GetTensorsRequest& request) {
   if (request.handles_size() > kMaxTensors) {
     return Error(Reason::kBadSpec, absl::StrCat(request.handles_size(), " handles; at most ", kMaxTensors));
@@ -81,7 +88,8 @@ absl::Status GetTensorsCall::OpenLocked(const v1::GetTensorsRequest& request) {
 void GetTensorsCall::WriteLocked() {
   writing_ = true;
   writing_since_ = environment().clock.Now();
-  StartWrite(&outgoing_);
+  WriteMessage(outgoing_, outgoing_bytes_);
+  StartWrite(&outgoing_bytes_);
 }
 
 }  // namespace flashbob::server

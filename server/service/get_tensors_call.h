@@ -15,25 +15,27 @@
 
 namespace flashbob::server {
 
-class GetTensorsCall final : public Call<grpc::ServerWriteReactor<v1::GetTensorsResponse>> {
+class GetTensorsCall final : public Call<grpc::ServerWriteReactor<grpc::ByteBuffer>> {
  public:
   GetTensorsCall(const CallEnvironment& environment, grpc::CallbackServerContext& context, const Storage& storage,
                  std::shared_ptr<Tenant> tenant);
 
   // Call once, when the call is registered.
-  void Start(const v1::GetTensorsRequest& request);
+  void Start(const absl::StatusOr<v1::GetTensorsRequest>& request);
   void OnWriteDone(bool ok) override;
 
  private:
   void ReleaseLocked() override FLASHBOB_REQUIRES(mutex_);
   void CutIfIdleLocked(TimePoint now) override FLASHBOB_REQUIRES(mutex_);
   void DescribeLocked(LogFields& fields) override FLASHBOB_REQUIRES(mutex_);
+  void DescribeLocked(CallView& view) override FLASHBOB_REQUIRES(mutex_);
   absl::Status OpenLocked(const v1::GetTensorsRequest& request) FLASHBOB_REQUIRES(mutex_);
   void WriteLocked() FLASHBOB_REQUIRES(mutex_);
 
   const Storage storage_;
   const std::shared_ptr<Tenant> tenant_;
-  v1::GetTensorsResponse outgoing_;  // gRPC's while a write is outstanding
+  v1::GetTensorsResponse outgoing_;  // the next one to write
+  grpc::ByteBuffer outgoing_bytes_;  // gRPC's while a write is outstanding
   bool writing_ FLASHBOB_GUARDED_BY(mutex_) = false;
   TimePoint writing_since_ FLASHBOB_GUARDED_BY(mutex_);
   int64_t sent_bytes_ FLASHBOB_GUARDED_BY(mutex_) = 0;

@@ -6,13 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "server/service/messages.h"
 #include "server/service/spec.h"
 
 namespace flashbob::server {
 
 PutTensorsCall::PutTensorsCall(const CallEnvironment& environment, grpc::CallbackServerContext& context,
                                const Storage& storage, std::shared_ptr<Tenant> tenant, std::string own_request_id,
-                               v1::PutTensorsResponse& response)
+                               grpc::ByteBuffer& response)
     : Call(environment, context, Method::kPutTensors),
       storage_(storage),
       tenant_(std::move(tenant)),
@@ -33,7 +34,8 @@ void PutTensorsCall::OnReadDone(bool ok) {
     if (!context().IsCancelled()) EndLocked(StoreLocked());
     return;
   }
-  const absl::Status taken = TakeMessageLocked();
+  absl::Status taken = ReadMessage(incoming_bytes_, incoming_);
+  if (taken.ok()) taken = TakeMessageLocked();
   if (taken.ok()) {
     ReadLocked();
   } else {
@@ -63,10 +65,19 @@ void PutTensorsCall::DescribeLocked(LogFields& fields) {
   fields.emplace_back("received_bytes", upload_ == nullptr ? int64_t{0} : upload_->received_bytes());
 }
 
+void PutTensorsCall::DescribeLocked(CallView& view) {
+  view.request_id = request_id_;
+  view.tenant = tenant_->name();
+  view.state = "receiving";
+  view.waits_for = upload_ == nullptr ? std::string("the client: its spec has not come")
+                                      : absl::StrCat("the client: ", upload_->received_bytes(), " of ",
+                                                     upload_->total_bytes(), " bytes have come");
+}
+
 void PutTensorsCall::ReadLocked() {
   reading_ = true;
   reading_since_ = environment().clock.Now();
-  StartRead(&incoming_);
+  StartRead(&incoming_bytes_);
 }
 
 absl::Status PutTensorsCall::TakeMessageLocked() {
@@ -138,9 +149,11 @@ absl::Status PutTensorsCall::TakeSpecLocked(const v1::PutTensorsSpec& spec) {
 absl::Status PutTensorsCall::StoreLocked() {
   if (upload_ == nullptr) return Error(Reason::kBadSpec, "the stream ended before a spec came");
   FLASHBOB_RETURN_IF_ERROR(upload_->Ended());
+  v1::PutTensorsResponse response;
   for (TensorStore::Item& item : items_) {
-    response_.add_handles(storage_.store.Put(*tenant_, room_, std::move(item)));
+    response.add_handles(storage_.store.Put(*tenant_, room_, std::move(item)));
   }
+  WriteMessage(response, response_);
   return absl::OkStatus();
 }
 

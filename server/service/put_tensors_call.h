@@ -16,11 +16,11 @@
 
 namespace flashbob::server {
 
-class PutTensorsCall final : public Call<grpc::ServerReadReactor<v1::PutTensorsRequest>> {
+class PutTensorsCall final : public Call<grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   // `own_request_id` names the request where its client does not. `response` is gRPC's.
   PutTensorsCall(const CallEnvironment& environment, grpc::CallbackServerContext& context, const Storage& storage,
-                 std::shared_ptr<Tenant> tenant, std::string own_request_id, v1::PutTensorsResponse& response);
+                 std::shared_ptr<Tenant> tenant, std::string own_request_id, grpc::ByteBuffer& response);
 
   // Call once, when the call is registered.
   void Start();
@@ -30,6 +30,7 @@ class PutTensorsCall final : public Call<grpc::ServerReadReactor<v1::PutTensorsR
   void ReleaseLocked() override FLASHBOB_REQUIRES(mutex_);
   void CutIfIdleLocked(TimePoint now) override FLASHBOB_REQUIRES(mutex_);
   void DescribeLocked(LogFields& fields) override FLASHBOB_REQUIRES(mutex_);
+  void DescribeLocked(CallView& view) override FLASHBOB_REQUIRES(mutex_);
 
   void ReadLocked() FLASHBOB_REQUIRES(mutex_);
   absl::Status TakeMessageLocked() FLASHBOB_REQUIRES(mutex_);
@@ -39,8 +40,9 @@ class PutTensorsCall final : public Call<grpc::ServerReadReactor<v1::PutTensorsR
 
   const Storage storage_;
   const std::shared_ptr<Tenant> tenant_;
-  v1::PutTensorsRequest incoming_;  // gRPC's while a read is outstanding
-  v1::PutTensorsResponse& response_;
+  grpc::ByteBuffer incoming_bytes_;  // gRPC's while a read is outstanding
+  v1::PutTensorsRequest incoming_;   // the last one read
+  grpc::ByteBuffer& response_;
   bool reading_ FLASHBOB_GUARDED_BY(mutex_) = false;
   TimePoint reading_since_ FLASHBOB_GUARDED_BY(mutex_);
   std::string request_id_ FLASHBOB_GUARDED_BY(mutex_);

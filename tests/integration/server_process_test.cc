@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "reflection.grpc.pb.h"
-#include "testing/health.grpc.pb.h"
+#include "server/service/health.grpc.pb.h"
 #include "tests/integration/http_get.h"
 #include "tests/server/testing/compute_client.h"
 
@@ -118,10 +118,66 @@ TEST(ServerProcessTest, MetricsAreServedOverHttp) {
   ASSERT_TRUE(Compute(*StubOf(process), OneKey(8, 8)).status.ok());
   const std::string page = HttpGet(process.metrics_port(), "/metrics");
   EXPECT_EQ(page.rfind("HTTP/1.1 200", 0), 0u) << page.substr(0, 100);
-  for (const char* line : {"flashbob_queue_limit 256", "flashbob_draining 0",
-                           "flashbob_requests_total{code=\"INVALID_ARGUMENT\",operation=\"forward\"} 0"}) {
+  for (const char* line :
+       {"flashbob_queue_limit 256", "flashbob_draining 0",
+        "flashbob_requests_total{code=\"INVALID_ARGUMENT\",operation=\"forward\",tenant=\"default\"} 0"}) {
     EXPECT_NE(page.find(line), std::string::npos) << line;
   }
+}
+
+TEST(ServerProcessTest, PagesShowHealthReadinessAndWhatRequestsWaitFor) {
+  ServerProcess process = ServerProcess::Serve();
+  ASSERT_TRUE(process.serving()) << process.err();
+  const auto stub = StubOf(process);
+  ComputeStream uploading(*stub);
+  v1::ComputeSpec spec = ForwardSpec(1, 8, 8);
+  spec.set_request_id("<script>alert(1)</script>");
+  uploading.Send(spec);
+  ASSERT_TRUE(uploading.Receive().has_value());
+  const auto begins_with = [&](const char* path, const std::string& head) {
+    return HttpGet(process.metrics_port(), path).rfind("HTTP/1.1 " + head, 0) == 0;
+  };
+  EXPECT_TRUE(begins_with("/healthz", "200 OK"));
+  EXPECT_TRUE(begins_with("/readyz", "200 OK"));
+  EXPECT_TRUE(begins_with("/", "200 OK"));
+  EXPECT_TRUE(begins_with("/other", "404 Not Found"));
+  const std::string page = HttpGet(process.metrics_port(), "/statusz");
+  for (const char* part : {"0 of 768 input bytes have come", "&lt;script&gt;alert(1)&lt;/script&gt;", "default"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part << " in\n" << page;
+  }
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+}
+
+TEST(ServerProcessTest, DrainingServerIsAliveAndNotReady) {
+  ServerProcess process = ServerProcess::Serve({"--grace-seconds", "20"});
+  ASSERT_TRUE(process.serving()) << process.err();
+  const auto stub = StubOf(process);
+  ComputeStream uploading(*stub);
+  const v1::ComputeSpec spec = ForwardSpec(1, 8, 8);
+  uploading.Send(spec);
+  ASSERT_TRUE(uploading.Receive().has_value());
+  const int port = process.metrics_port();
+  process.Signal(SIGTERM);
+  std::string ready;
+  while ((ready = HttpGet(port, "/readyz")).find("503") == std::string::npos && !ready.empty()) {
+    std::this_thread::yield();
+  }
+  EXPECT_NE(ready.find("draining"), std::string::npos) << ready;
+  EXPECT_NE(HttpGet(port, "/healthz").find("200 OK"), std::string::npos);
+  EXPECT_NE(HttpGet(port, "/metrics").find("flashbob_ready 0"), std::string::npos);
+  ASSERT_TRUE(uploading.SendInputs(spec));
+  uploading.CloseSending();
+  EXPECT_TRUE(uploading.Finish().ok()) << "what was let in is finished";
+  EXPECT_EQ(process.Wait(seconds(20)), std::optional<int>(0)) << process.err();
+}
+
+TEST(ServerProcessTest, IdleServerEndsAtOnce) {
+  ServerProcess process = ServerProcess::Serve();
+  ASSERT_TRUE(process.serving()) << process.err();
+  const auto told = std::chrono::steady_clock::now();
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(seconds(20)), std::optional<int>(0));
+  EXPECT_LT(std::chrono::steady_clock::now() - told, milliseconds(1000));
 }
 
 // Clients that keep a server busy until it refuses them, and what their calls ended with.
@@ -178,7 +234,7 @@ class Load {
 
 TEST(ServerProcessTest, TerminatedUnderLoadEndsEveryCallCleanlyAndExitsWithZeroInTime) {
   constexpr seconds kGrace(8);
-  ServerProcess process = ServerProcess::Serve({"--grace-seconds", "8"});
+  ServerProcess process = ServerProcess::Serve({"--grace-seconds", "8", "--idle-upload-seconds", "300"});
   ASSERT_TRUE(process.serving()) << process.err();
 
   // One call that only uploads, and one that computes for longer than anybody waits.

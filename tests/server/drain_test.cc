@@ -4,7 +4,7 @@
 #include <future>
 #include <thread>
 
-#include "testing/health.grpc.pb.h"
+#include "server/service/health.grpc.pb.h"
 #include "tests/server/testing/test_server.h"
 
 namespace flashbob::server {

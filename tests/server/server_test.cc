@@ -358,9 +358,56 @@ TEST(ServerTest, LogsOneLineARequest) {
   const std::string log = server.log();
   for (const char* field : {"call method=Compute", "peer=ipv4:127.0.0.1:", "request_id=\"seen in the log\"",
                             "operation=forward", "problem=\"BHND B1 H2/2 N8x8 D8/8 fp32\"", "received_bytes=1536",
-                            "sent_bytes=576", "code=OK", "compute_seconds="}) {
+                            "sent_bytes=576", "code=OK", "device_seconds="}) {
     EXPECT_NE(log.find(field), std::string::npos) << field << " in " << log;
   }
+}
+
+TEST(ServerTest, LogsTheTraceOfARequestWhereItsHeaderIsGood) {
+  TestServer server;
+  const auto stub = server.Connect();
+  for (const char* header : {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "made up\" trace_id=1"}) {
+    grpc::ClientContext context;
+    context.AddMetadata("traceparent", header);
+    v1::GetServerInfoResponse info;
+    ASSERT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
+  }
+  ASSERT_TRUE(server.server().calls().WaitUntilEmpty(std::chrono::seconds(10)));
+  const std::string log = server.log();
+  EXPECT_NE(log.find("trace_id=4bf92f3577b34da6a3ce929d0e0e4736 parent_id=00f067aa0ba902b7"), std::string::npos) << log;
+  EXPECT_EQ(log.find("trace_id=1"), std::string::npos) << log;
+}
+
+TEST(ServerTest, SaysWhatItsCallsWaitFor) {
+  SteppedEngine::Options engine;
+  TestServer server(engine);
+  const auto stub = server.Connect();
+  v1::ComputeSpec spec = ForwardSpec(1, 8, 8);
+  spec.set_request_id("uploading");
+  ComputeStream uploading(*stub);
+  uploading.Send(spec);
+  ASSERT_TRUE(uploading.Receive().has_value());
+  uploading.Send(0, 0, std::string(100, 'x'));
+  CallView view;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  do {
+    const std::vector<CallView> views = server.server().calls().View(std::chrono::steady_clock::now(), 10);
+    ASSERT_EQ(views.size(), 1u);
+    view = views[0];
+  } while (view.waits_for.find("100 of 768 input bytes") == std::string::npos &&
+           std::chrono::steady_clock::now() < until);
+  EXPECT_EQ(view.state, "receiving");
+  EXPECT_EQ(view.waits_for, "the client: 100 of 768 input bytes have come");
+  EXPECT_EQ(view.request_id, "uploading");
+  EXPECT_EQ(view.operation, "forward");
+  EXPECT_EQ(view.tenant, "default");
+  uploading.Cancel();
+  uploading.Finish();
+  ASSERT_TRUE(server.server().calls().WaitUntilEmpty(std::chrono::seconds(10)));
+  const std::vector<EndedCall> ended = server.server().calls().Ended();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].code, "CANCELLED");
+  EXPECT_EQ(ended[0].call.request_id, "uploading");
 }
 
 }  // namespace

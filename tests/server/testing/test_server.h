@@ -29,6 +29,7 @@ class TestServer {
   ~TestServer();
 
   Server& server() { return *server_; }
+  int port() const { return server_->port(); }
   // Only where it was made here.
   SteppedEngine& engine() { return *engine_; }
   // A stub on a connection of its own.
