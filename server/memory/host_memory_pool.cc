@@ -70,6 +70,31 @@ std::optional<Reservation> HostMemoryPool::Reserve(int64_t bytes, const std::ato
 
 void HostMemoryPool::WakeWaiters() {
   MutexLock lock(mutex_);
+  ChangedLocked();
+}
+
+std::optional<Reservation> HostMemoryPool::TryReserveFirst(int64_t bytes) {
+  MutexLock lock(mutex_);
+  if (!Fits(bytes)) return std::nullopt;
+  return ReserveLocked(bytes);
+}
+
+uint64_t HostMemoryPool::Changes() const {
+  MutexLock lock(mutex_);
+  return changes_;
+}
+
+void HostMemoryPool::WaitForChange(uint64_t since) {
+  const char token = 0;  // its address names this call
+  MutexLock lock(mutex_);
+  waiters_.push_front(&token);
+  while (changes_ == since) changed_.Wait(mutex_);
+  waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &token));
+  changed_.NotifyAll();  // for whoever is first now
+}
+
+void HostMemoryPool::ChangedLocked() {
+  ++changes_;
   changed_.NotifyAll();
 }
 
@@ -165,7 +190,7 @@ Reservation HostMemoryPool::ReserveLocked(int64_t bytes) {
 void HostMemoryPool::Unreserve(int64_t bytes) {
   MutexLock lock(mutex_);
   reserved_ -= bytes;
-  changed_.NotifyAll();
+  ChangedLocked();
 }
 
 void HostMemoryPool::Release(void* data, int64_t bytes) {
@@ -176,7 +201,7 @@ void HostMemoryPool::Release(void* data, int64_t bytes) {
   live_ -= block_bytes;
   cached_ += block_bytes;
   reserved_ -= block_bytes;
-  changed_.NotifyAll();
+  ChangedLocked();
 }
 
 HostMemoryPool::Blocks HostMemoryPool::EvictLocked(int64_t keep) {

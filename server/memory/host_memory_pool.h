@@ -77,7 +77,7 @@ struct PoolUse {
   int64_t used_bytes = 0;        // really allocated, cached blocks included
   int64_t high_water_bytes = 0;  // the most that was ever reserved
   int64_t largest_free_bytes = 0;
-  int64_t waiting = 0;  // calls of Reserve that wait now
+  int64_t waiting = 0;  // calls of Reserve and WaitForChange that wait now
 };
 
 class HostMemoryPool {
@@ -100,6 +100,12 @@ class HostMemoryPool {
   // WakeWaiters) or where `bytes` is more than the limit.
   std::optional<Reservation> Reserve(int64_t bytes, const std::atomic<bool>& withdrawn);
   void WakeWaiters();
+
+  // For one that has several requests waiting and chooses among them itself: it tries, passing the calls of Reserve,
+  // and where none fits waits for a change since before it tried. Meanwhile TryReserve gives nobody any.
+  std::optional<Reservation> TryReserveFirst(int64_t bytes);
+  uint64_t Changes() const;  // grows when memory is given back and with WakeWaiters
+  void WaitForChange(uint64_t since);
 
   // A buffer whose block is taken out of `reservation`, which must have BlockBytes(bytes) left.
   // RESOURCE_EXHAUSTED where the machine does not have them, though the limit allows them; the engine's error where it
@@ -128,6 +134,7 @@ class HostMemoryPool {
   void Unreserve(int64_t bytes) FLASHBOB_EXCLUDES(mutex_);
   void Release(void* data, int64_t bytes) FLASHBOB_EXCLUDES(mutex_);
   Reservation ReserveLocked(int64_t bytes) FLASHBOB_REQUIRES(mutex_);
+  void ChangedLocked() FLASHBOB_REQUIRES(mutex_);
   bool Fits(int64_t bytes) const FLASHBOB_REQUIRES(mutex_) { return bytes <= limit_bytes_ - reserved_; }
   // Takes cached blocks out, the largest first, until at most `keep` bytes are cached; the caller frees them.
   Blocks EvictLocked(int64_t keep) FLASHBOB_REQUIRES(mutex_);
@@ -144,7 +151,8 @@ class HostMemoryPool {
   int64_t live_ FLASHBOB_GUARDED_BY(mutex_) = 0;                                // in HostBuffers
   int64_t cached_ FLASHBOB_GUARDED_BY(mutex_) = 0;                              // in free_
   std::map<int64_t, std::vector<FreeBlock>> free_ FLASHBOB_GUARDED_BY(mutex_);  // by size class, latest freed last
-  std::deque<const void*> waiters_ FLASHBOB_GUARDED_BY(mutex_);                 // one token a call of Reserve
+  std::deque<const void*> waiters_ FLASHBOB_GUARDED_BY(mutex_);                 // one token a call that waits
+  uint64_t changes_ FLASHBOB_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace flashbob::server

@@ -15,6 +15,13 @@ namespace {
 // guess of the rate is easily off by as much, and a refusal of what could be done is worse than a try.
 constexpr int kOptimism = 2;
 
+// For so long smaller requests pass one that waits for host memory as they fit; from then on what they may hold is
+// bounded, so that what becomes free is its own.
+constexpr Duration kHostPatience = std::chrono::seconds(1);
+
+// Who waited so long for host memory is first in line, whatever its tenant has.
+constexpr Duration kLongWait = std::chrono::seconds(10);
+
 // How soon a client that was turned away may come back: when about one request's time has passed.
 Duration RetryDelay(const QueueEstimate& ahead) {
   const Duration each = ahead.requests > 0 ? ahead.wait / ahead.requests : Duration(0);
@@ -91,6 +98,7 @@ FairScheduler::~FairScheduler() {
     MutexLock lock(mutex_);
     stopping_ = true;
     admit_changed_.NotifyAll();
+    pool_.WakeWaiters();
     WakeDevicesLocked();
   }
   admit_thread_.join();
@@ -139,6 +147,7 @@ absl::StatusOr<Submitted> FairScheduler::Submit(Submission submission) {
     if (!reservation.has_value()) {
       waiting_.push_back(request);
       admit_changed_.NotifyAll();
+      pool_.WakeWaiters();
       return Submitted{request, false};
     }
     AdmitLocked(*request);
@@ -228,18 +237,20 @@ void FairScheduler::AdmitLoop() {
   while (true) {
     RequestPointer request;
     StoredInputs stored;
+    std::optional<Reservation> reservation;
+    const uint64_t changes = pool_.Changes();
     {
       MutexLock lock(mutex_);
       while (!stopping_ && waiting_.empty()) admit_changed_.Wait(mutex_);
       if (stopping_) return;
-      request = NextToAdmitLocked();  // it stays among those that wait, so that nobody overtakes it
-      stored = request->memory_.stored;
+      request = NextToAdmitLocked(reservation);
+      if (request != nullptr) stored = request->memory_.stored;
     }
-    std::optional<Reservation> reservation = pool_.Reserve(request->host_bytes_, request->withdrawn_);
-    absl::StatusOr<RequestMemory> memory = absl::CancelledError();
-    if (reservation.has_value()) {
-      memory = AllocateMemory(request->plan(), stored, *std::move(reservation));
+    if (request == nullptr) {
+      pool_.WaitForChange(changes);  // memory is given back, or a request comes or goes
+      continue;
     }
+    absl::StatusOr<RequestMemory> memory = AllocateMemory(request->plan(), stored, *std::move(reservation));
     std::shared_ptr<RequestListener> listener;
     std::vector<Ended> ended;
     {
@@ -349,19 +360,52 @@ absl::StatusOr<RequestMemory> FairScheduler::AllocateMemory(const Plan& plan, co
   return memory;
 }
 
-std::shared_ptr<Request> FairScheduler::NextToAdmitLocked() const {
-  RequestPointer next;
-  double least = 0;
+std::shared_ptr<Request> FairScheduler::NextToAdmitLocked(std::optional<Reservation>& reservation) {
+  const std::vector<RequestPointer> line = InLineLocked();
+  first_in_line_ = line.front();
+  std::vector<const Tenant*> before;  // nobody passes an older request of the same tenant
+  for (const RequestPointer& request : line) {
+    const Tenant* const tenant = request->tenant_.get();
+    const bool first = request == first_in_line_;
+    if (!first && std::find(before.begin(), before.end(), tenant) != before.end()) continue;
+    if (first || MayPassLocked(*request, *first_in_line_)) reservation = pool_.TryReserveFirst(request->host_bytes_);
+    if (!reservation.has_value()) {
+      before.push_back(tenant);
+      continue;
+    }
+    if (first) {
+      first_in_line_.reset();
+    } else {
+      request->passed_ = true;
+      passed_bytes_ += request->host_bytes_;
+    }
+    return request;
+  }
+  return nullptr;
+}
+
+std::vector<std::shared_ptr<Request>> FairScheduler::InLineLocked() const {
+  const TimePoint now = clock_.Now();
+  std::vector<std::pair<double, RequestPointer>> by_share;
   for (const RequestPointer& request : waiting_) {  // oldest first
     const Tenant* const tenant = request->tenant_.get();
     const auto admitted = admitted_bytes_.find(tenant);
     const double bytes = admitted == admitted_bytes_.end() ? 0 : static_cast<double>(admitted->second);
-    const double share = bytes / (tenant == nullptr ? 1 : tenant->settings().weight);
-    if (next != nullptr && share >= least) continue;
-    next = request;
-    least = share;
+    double share = bytes / (tenant == nullptr ? 1 : tenant->settings().weight);
+    if (now - request->received_ > kLongWait) share = -1;
+    if (request == first_in_line_) share = -2;
+    by_share.emplace_back(share, request);
   }
-  return next;
+  std::stable_sort(by_share.begin(), by_share.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<RequestPointer> line;
+  for (auto& [share, request] : by_share) line.push_back(std::move(request));
+  return line;
+}
+
+bool FairScheduler::MayPassLocked(const Request& request, const Request& first) const {
+  if (clock_.Now() - first.received_ <= kHostPatience) return true;
+  const int64_t for_passing = pool_.limit_bytes() / 8;
+  return first.host_bytes_ <= pool_.limit_bytes() - for_passing && passed_bytes_ + request.host_bytes_ <= for_passing;
 }
 
 absl::Status FairScheduler::CheckWanted(const Request& request, const char* when) const {
@@ -391,8 +435,10 @@ FairScheduler::Freed FairScheduler::ReleaseLocked(const RequestPointer& request)
   active_.erase(request->ticket_);
   if (request->state_ == RequestState::kValidated) {
     std::erase(waiting_, request);
+    if (first_in_line_ == request) first_in_line_.reset();
     pool_.WakeWaiters();
   }
+  if (std::exchange(request->passed_, false)) passed_bytes_ -= request->host_bytes_;
   if (std::exchange(request->admitted_, false)) {
     const auto admitted = admitted_bytes_.find(request->tenant_.get());
     admitted->second -= request->host_bytes_;

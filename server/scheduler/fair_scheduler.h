@@ -2,6 +2,9 @@
 //
 //   Submit -> [host memory] -> Ready -> FairQueue -> [device memory] -> upload -> slices -> download -> OnComputed
 //
+// Host memory goes to the tenant that has least of it for its weight. While a large request waits for some, smaller
+// ones of other tenants pass it: at first freely, later within an eighth of the memory, so that neither waits for ever.
+//
 // Host memory comes first, device memory second and only for what is about to run, so that no cycle of waits can form.
 // Requests belong to no device until one has memory for them: whichever is free first takes the next.
 //
@@ -16,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -112,8 +116,14 @@ class FairScheduler final : public Scheduler {
   // milliseconds, which a gRPC reaction does not have.
   bool AllocatesAtOnce(const Plan& plan, const StoredInputs& stored) const;
   absl::StatusOr<RequestMemory> AllocateMemory(const Plan& plan, const StoredInputs& stored, Reservation reservation);
-  // The one to be given host memory next: of the tenant that has least of it for its weight.
-  RequestPointer NextToAdmitLocked() const FLASHBOB_REQUIRES(mutex_);
+  // One that waits for host memory and now has it, in `reservation`; null where there is none. It is still among those
+  // that wait.
+  RequestPointer NextToAdmitLocked(std::optional<Reservation>& reservation) FLASHBOB_REQUIRES(mutex_);
+  // Those that wait, in the order in which they should have memory: first_in_line_, then by what their tenant has of it
+  // for its weight, then by age.
+  std::vector<RequestPointer> InLineLocked() const FLASHBOB_REQUIRES(mutex_);
+  // Whether a request of another tenant's may have memory while the first in line lacks some.
+  bool MayPassLocked(const Request& request, const Request& first) const FLASHBOB_REQUIRES(mutex_);
   void AdmitLocked(Request& request) FLASHBOB_REQUIRES(mutex_);
   absl::Status CheckWanted(const Request& request, const char* when) const;
   int64_t CountLocked(RequestState state) const FLASHBOB_REQUIRES(mutex_) {
@@ -166,6 +176,8 @@ class FairScheduler final : public Scheduler {
   CostModel costs_ FLASHBOB_GUARDED_BY(mutex_);
   std::vector<DeviceState> states_ FLASHBOB_GUARDED_BY(mutex_);                  // by device
   std::deque<RequestPointer> waiting_ FLASHBOB_GUARDED_BY(mutex_);               // kValidated, for host memory
+  RequestPointer first_in_line_ FLASHBOB_GUARDED_BY(mutex_);                     // of those; null: none was chosen yet
+  int64_t passed_bytes_ FLASHBOB_GUARDED_BY(mutex_) = 0;                         // held by those with passed_
   std::map<uint64_t, RequestPointer> active_ FLASHBOB_GUARDED_BY(mutex_);        // kReady and kRunning, by ticket
   std::map<const Tenant*, int64_t> admitted_bytes_ FLASHBOB_GUARDED_BY(mutex_);  // of host memory
   std::array<int64_t, kNumRequestStates> in_state_ FLASHBOB_GUARDED_BY(mutex_) = {};

@@ -120,6 +120,7 @@ class Request {
   std::shared_ptr<RequestListener> listener_;  // until kReleased
   TenantHold hold_;
   bool admitted_ = false;       // counted among its tenant's host memory
+  bool passed_ = false;         // given host memory before one that had waited for longer
   int device_ = -1;             // that holds memory for it
   bool busy_ = false;           // a thread copies for it or runs its slice: what follows is that thread's alone
   bool queued_ = false;         // in the fair queue

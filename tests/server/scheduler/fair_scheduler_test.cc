@@ -9,141 +9,13 @@
 
 #include "server/base/errors.h"
 #include "tests/seed.h"
-#include "tests/server/testing/step_clock.h"
-#include "tests/server/testing/stepped_engine.h"
+#include "tests/server/testing/scheduler_bench.h"
 
 namespace flashbob::server {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr int64_t kHostLimit = 1 << 20;
-constexpr int64_t kMessageBytes = 4096;
-
-// FORWARD on [1, 1, length, 8], of which only o is wanted.
-Computation Forward(int64_t length, DType dtype = DType::kFloat32) {
-  std::vector<TensorInfo> inputs;
-  for (TensorName name : {TensorName::kQ, TensorName::kK, TensorName::kV}) {
-    inputs.push_back({name, dtype, {1, 1, length, 8}});
-  }
-  return *Computation::Create(Operation::kForward, {}, inputs, {TensorName::kO});
-}
-
-// Takes all but a little of the host memory.
-Computation Big() { return Forward(kHostLimit / 4 / 8 / 4 - 512); }
-
-// Remembers what it hears, and waits for it.
-class RecordingListener final : public RequestListener {
- public:
-  void OnAdmitted() override {
-    MutexLock lock(mutex_);
-    admitted_ = true;
-    changed_.NotifyAll();
-  }
-  void OnProgress(double done_flops) override {
-    MutexLock lock(mutex_);
-    progress_.push_back(done_flops);
-  }
-  void OnComputed(const absl::Status& status) override {
-    MutexLock lock(mutex_);
-    computed_ = status;
-    changed_.NotifyAll();
-  }
-
-  void WaitUntilAdmitted() {
-    MutexLock lock(mutex_);
-    while (!admitted_) changed_.Wait(mutex_);
-  }
-  absl::Status WaitUntilComputed() {
-    MutexLock lock(mutex_);
-    while (!computed_.has_value()) changed_.Wait(mutex_);
-    return *computed_;
-  }
-  bool admitted() const {
-    MutexLock lock(mutex_);
-    return admitted_;
-  }
-  bool computed() const {
-    MutexLock lock(mutex_);
-    return computed_.has_value();
-  }
-  std::vector<double> progress() const {
-    MutexLock lock(mutex_);
-    return progress_;
-  }
-
- private:
-  mutable Mutex mutex_;
-  CondVar changed_;
-  bool admitted_ FLASHBOB_GUARDED_BY(mutex_) = false;
-  std::optional<absl::Status> computed_ FLASHBOB_GUARDED_BY(mutex_);
-  std::vector<double> progress_ FLASHBOB_GUARDED_BY(mutex_);
-};
-
-// A scheduler on a held engine: no slice begins before engine.Step.
-struct Bench {
-  explicit Bench(SteppedEngine::Options engine_options = {}, int64_t max_queued = 100, bool two_devices = false,
-                 int64_t inline_copy_bytes = 0)
-      : engine(engine_options),
-        second(engine_options),
-        pool(engine, clock, kHostLimit),
-        metrics("test", {"stepped", "second"}) {
-    FairScheduler::Options options;
-    options.max_queued_requests = max_queued;
-    options.max_message_bytes = kMessageBytes;
-    options.inline_copy_bytes = inline_copy_bytes;
-    options.on_device_lost = [this](const absl::Status&) { ++devices_lost; };
-    std::vector<Engine*> engines = {&engine};
-    if (two_devices) engines.push_back(&second);
-    scheduler = *FairScheduler::Create(engines, pool, clock, metrics, options);
-    engine.Hold();
-    second.Hold();
-  }
-  ~Bench() {
-    engine.LetGo();
-    second.LetGo();
-  }
-
-  // Waits until no memory is held; the scheduler frees it on threads of its own.
-  void WaitUntilAllIsFree() {
-    const std::atomic<bool> withdrawn = false;
-    EXPECT_TRUE(pool.Reserve(kHostLimit, withdrawn).has_value());
-  }
-  int64_t In(RequestState state) const { return scheduler->CountByState()[static_cast<size_t>(state)]; }
-
-  StepClock clock;
-  SteppedEngine engine;
-  SteppedEngine second;
-  HostMemoryPool pool;
-  ServerMetrics metrics;
-  std::atomic<int> devices_lost = 0;
-  std::unique_ptr<FairScheduler> scheduler;
-};
-
-// A request that was submitted, and its listener.
-struct Sent {
-  Sent(Bench& bench, Computation computation, TimePoint deadline = kNoDeadline,
-       std::shared_ptr<Tenant> tenant = nullptr)
-      : bench(bench),
-        listener(std::make_shared<RecordingListener>()),
-        submitted(bench.scheduler->Submit({"id", std::move(computation), deadline, listener, std::move(tenant)})) {}
-  ~Sent() { Release(); }
-  // Where memory is apart from the device's, new host memory is allocated on a thread of the scheduler's.
-  void WaitUntilAdmitted() {
-    if (!submitted->admitted) listener->WaitUntilAdmitted();
-  }
-  void Ready() { bench.scheduler->Ready(submitted->request); }
-  void Release() {
-    if (submitted.ok()) bench.scheduler->Release(submitted->request);
-  }
-  Request& request() { return *submitted->request; }
-  absl::Status refusal() const { return submitted.status(); }
-
-  Bench& bench;
-  std::shared_ptr<RecordingListener> listener;
-  absl::StatusOr<Submitted> submitted;
-};
 
 TEST(RequestStateTest, MovesOneStepForwardOrStraightToReleased) {
   const auto released = static_cast<int>(RequestState::kReleased);
@@ -285,31 +157,6 @@ TEST(FairSchedulerTest, CancelledRequestThatWaitsForTheDeviceNeverLaunches) {
   bench.engine.LetGo();
   EXPECT_TRUE(running.listener->WaitUntilComputed().ok());
   EXPECT_EQ(bench.engine.launches(), 1);
-}
-
-TEST(FairSchedulerTest, RequestsWaitForMemoryInTheirOrder) {
-  Bench bench;
-  Sent holder(bench, Big());
-  ASSERT_TRUE(holder.submitted->admitted);
-  Sent large(bench, Big());
-  Sent small(bench, Forward(8));
-  EXPECT_FALSE(large.submitted->admitted);
-  EXPECT_FALSE(small.submitted->admitted) << "it would fit, but another waited before";
-  EXPECT_EQ(bench.In(RequestState::kValidated), 2);
-  holder.Release();
-  large.listener->WaitUntilAdmitted();
-  small.listener->WaitUntilAdmitted();
-  EXPECT_EQ(bench.In(RequestState::kReceiving), 2);
-}
-
-TEST(FairSchedulerTest, CancelledRequestThatWaitsForMemoryLetsTheNextPass) {
-  Bench bench;
-  Sent holder(bench, Big());
-  Sent large(bench, Big());
-  Sent small(bench, Forward(8));
-  large.Release();
-  small.listener->WaitUntilAdmitted();
-  EXPECT_FALSE(large.listener->admitted());
 }
 
 TEST(FairSchedulerTest, WhatWaitsToBeSentHoldsOnlyItsOutputs) {
@@ -536,23 +383,6 @@ TEST(FairSchedulerTest, RefusedRequestsHoldNoQuota) {
   Sent only(bench, Forward(8));
   EXPECT_EQ(ReasonOf(Sent(bench, Forward(8), kNoDeadline, tenant).refusal()), "QUEUE_FULL");
   EXPECT_EQ(tenant->GetUse().bytes, 0);
-}
-
-TEST(FairSchedulerTest, TenantWithLeastHostMemoryIsAdmittedNext) {
-  Bench bench;
-  const auto greedy = Tenant::Create({.name = "greedy"});
-  Sent holder(bench, Big(), kNoDeadline, greedy);
-  Sent first_in_line(bench, Big(), kNoDeadline, greedy);  // it is already being waited for
-  Sent next(bench, Big(), kNoDeadline, greedy);
-  Sent modest(bench, Big(), kNoDeadline, Tenant::Create({.name = "modest"}));
-  holder.Release();
-  first_in_line.listener->WaitUntilAdmitted();
-  first_in_line.Ready();
-  bench.engine.Step(1);
-  ASSERT_TRUE(first_in_line.listener->WaitUntilComputed().ok());
-  first_in_line.Release();
-  modest.listener->WaitUntilAdmitted();
-  EXPECT_FALSE(next.listener->admitted());
 }
 
 TEST(FairSchedulerTest, InputsThatAreStoredNeedNoMemoryAndAreRead) {
