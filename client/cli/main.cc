@@ -37,10 +37,11 @@ bool AsksForJson(int argc, char** argv) {
 
 int Main(int argc, char** argv) {
   // gRPC allocates and frees megabytes at a time; given back to the system and mapped again each time, they cost more
-  // than the copies into them.
+  // than the copies into them. Nor may each of its threads keep free memory to itself.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);
+  mallopt(M_ARENA_MAX, 1);
 
   CLI::App program(kDescription, "flashbob");
   program.footer(kFooter);

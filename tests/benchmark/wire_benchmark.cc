@@ -177,6 +177,7 @@ int Main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);
+  mallopt(M_ARENA_MAX, 1);
   Flags flags;
   CLI::App app("Measures the wire of a running server", "wire_benchmark");
   app.require_subcommand(1);
