@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "kernels/devices/devices.h"
+#include "server/service/health.grpc.pb.h"
 #include "spdlog/sinks/ostream_sink.h"
-#include "testing/health.grpc.pb.h"
 #include "tests/server/testing/compute_client.h"
 #include "tests/server/testing/test_server.h"
 
