@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <fstream>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -144,13 +145,19 @@ TEST(ChurnTest, FiveHundredRequestsPassThroughAPoolThatFitsThree) {
   options.host_memory_bytes = 3 * each + each / 2;
   options.max_queued_requests = kRequests;
   TestServer server({.slices = 2}, options);
-  // All specs are there before the first tensor is.
+  // All specs are there before the first tensor is, in order: those that are admitted first must be those that clients
+  // send first.
+  const auto known = [&] {
+    const auto states = server.server().scheduler().CountByState();
+    return std::accumulate(states.begin(), states.end(), int64_t{0});
+  };
   std::vector<std::unique_ptr<v1::AttentionService::Stub>> stubs;
   std::vector<std::unique_ptr<ComputeStream>> streams;
   for (int i = 0; i < kRequests; ++i) {
     if (i % 100 == 0) stubs.push_back(server.Connect());
     streams.push_back(std::make_unique<ComputeStream>(*stubs.back()));
     ASSERT_TRUE(streams.back()->Send(spec));
+    while (known() <= i) std::this_thread::yield();
   }
   std::atomic<int> next = 0;
   std::atomic<int> done = 0;
