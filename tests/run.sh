@@ -10,7 +10,7 @@ cd "$top"
 
 deploy/install_dependencies.sh
 deploy/build.sh
-ctest --test-dir build --output-on-failure -j "$(nproc)" --output-log "$top/build/ctest.log" "$@"
+ctest --test-dir build --output-on-failure --timeout 300 -j "$(nproc)" --output-log "$top/build/ctest.log" "$@"
 if [ $# -gt 0 ]; then exit; fi
 tests/client/python/run.sh distribution
 echo "run.sh: CTest: $(grep 'tests passed' build/ctest.log)"
