@@ -10,7 +10,7 @@ cd "$top"
 [ "$(id -u)" -eq 0 ] || { echo "image_test: needs root, to run a Docker daemon" >&2; exit 1; }
 deploy/install_dependencies.sh debootstrap docker.io
 
-cache=${FLASHBOB_IMAGE_CACHE:-$HOME/.cache/flashbob-image}
+cache=${FLASHBOB_IMAGE_CACHE:-${HOME:-/root}/.cache/flashbob-image}
 scratch=$(mktemp -d)
 mkdir -p "$cache"
 # The distribution's own client: a newer one on the PATH may lack BuildKit's plugin.
