@@ -27,6 +27,7 @@
 
 #include <cuda/atomic>
 
+#include "kernels/cuda/hopper/bob_columns_producer.cuh"
 #include "kernels/cuda/hopper/kernels.h"
 #include "kernels/cuda/hopper/mapped_args.h"
 #include "kernels/cuda/hopper/state.cuh"
@@ -51,10 +52,15 @@ struct BobColumns {
   static constexpr bool kOrderedAdds = kOrdered;
   static constexpr int kKeys = 128;
   static constexpr int kQueries = ColumnQueries(kHeadDim);
+  using Walk = ColumnWalk;
+  static constexpr int kOwned = kKeys;
+  static constexpr int kStreamed = kQueries;
+  static constexpr bool kTakesTickets = true;
   static constexpr int kStages = kHeadDim == 64 ? 3 : 2;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr int kThreads = 384;
   static constexpr int kConsumers = 256;
+  static constexpr int kConsumerRegisters = 240;
   // At 64 a warpgroup computes all of gQ of every other tile; at 128, half of its columns of every tile.
   static constexpr bool kAlternate = kHeadDim == 64;
   // At 128, K Q^T and K uQ^T are one product of twice the columns: products of 32 columns are bound by shared memory.
@@ -124,6 +130,14 @@ struct BobColumns {
 
   __device__ static uint32_t InfoAt(uint32_t shared, uint32_t word) { return shared + kInfoOffset + 4 * word; }
 
+  __device__ static void InitBarriers(uint32_t shared) {
+    InitBarrier(KeysLoaded(shared), 1);
+    for (int stage = 0; stage < kStages; ++stage) {
+      InitBarrier(FullStage(shared, stage), 1);
+      InitBarrier(EmptyStage(shared, stage), kConsumers / 32 * kArrivalsOfWarp);
+    }
+  }
+
   __device__ static void StoreInfo(uint32_t shared, int64_t number, const ColumnWalk& walk) {
     const BandMask& mask = walk.item.sequence.mask;
     const DiagonalRange range(mask);
@@ -134,6 +148,11 @@ struct BobColumns {
     StoreShared(InfoAt(shared, kKeyEnd), static_cast<uint32_t>(mask.key_len - walk.key0));
     StoreShared(InfoAt(shared, kBlock), static_cast<uint32_t>(walk.item.block));
     for (uint32_t warp = 0; warp < kConsumers / 32; ++warp) StoreShared(InfoAt(shared, kUnpassed + warp), kNoTile);
+  }
+
+  __device__ static void Produce(const MappedArgs& args, uint32_t shared, const ColumnWalk& walk,
+                                 const WalkShare& share) {
+    ProduceColumns<BobColumns>(args, shared, walk, share);
   }
 
   // A product of 64 x kQueries, from nothing where it is the first.
@@ -559,8 +578,8 @@ struct BobColumns {
     }
   }
 
-  __device__ __forceinline__ static void Consume(const MappedArgs& args, uint32_t shared, const WalkShare& share,
-                                                 uint32_t warpgroup) {
+  __device__ __forceinline__ static void Consume(const MappedArgs& args, uint32_t shared, const ColumnWalk&,
+                                                 const WalkShare& share, uint32_t warpgroup) {
     const PassArgs& pass = args.pass;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t warp = (threadIdx.x / 32) % 4;

@@ -33,10 +33,16 @@ struct BobRows {
 
   static constexpr int kQueries = 128;
   static constexpr int kKeys = kHeadDim == 64 ? 96 : 80;
+  using Walk = RowWalk;
+  static constexpr int kHeadDimension = kHeadDim;
+  static constexpr int kOwned = kQueries;
+  static constexpr int kStreamed = kKeys;
+  static constexpr bool kTakesTickets = false;
   static constexpr int kStages = kHeadDim == 64 ? 3 : 2;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr int kThreads = 384;
   static constexpr int kConsumers = 256;
+  static constexpr int kConsumerRegisters = 240;
   static constexpr bool kQueriesInRegisters = kHeadDim == 64;
 
   static constexpr uint32_t kQueryPanel = kQueries * 128;
@@ -85,6 +91,16 @@ struct BobRows {
   __device__ static constexpr uint32_t QueryStep(int step) { return step / 4 * kQueryPanel + step % 4 * 32; }
 
   __device__ static uint32_t InfoAt(uint32_t shared, uint32_t word) { return shared + kInfoOffset + 4 * word; }
+
+  __device__ static void InitBarriers(uint32_t shared) {
+    InitBarrier(QueriesLoaded(shared), 1);
+    for (int stage = 0; stage < kStages; ++stage) {
+      for (int slot = 0; slot < 2; ++slot) {
+        InitBarrier(Full(shared, stage, slot), 1);
+        InitBarrier(Empty(shared, stage, slot), kConsumers / 32 * kArrivalsOfWarp);
+      }
+    }
+  }
 
   __device__ static void StoreInfo(uint32_t shared, int64_t number, const RowWalk& walk) {
     const BandMask& mask = walk.item.sequence.mask;

@@ -40,10 +40,16 @@ struct FirstColumns {
   static constexpr bool kResident = kHeadDim == 64;
   static constexpr int kKeys = 128;
   static constexpr int kQueries = kFirstColumnQueries;
+  using Walk = ColumnWalk;
+  static constexpr int kHeadDimension = kHeadDim;
+  static constexpr int kOwned = kKeys;
+  static constexpr int kStreamed = kQueries;
+  static constexpr bool kTakesTickets = false;
   static constexpr int kStages = kHeadDim == 64 ? 4 : 3;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr int kThreads = 384;
   static constexpr int kConsumers = 256;
+  static constexpr int kConsumerRegisters = 240;
   // At 64 a warpgroup computes all of dQ of every other tile; at 128, half of its columns of every tile.
   static constexpr bool kAlternate = kHeadDim == 64;
 
@@ -97,6 +103,14 @@ struct FirstColumns {
   __device__ static uint32_t KeysLoaded(uint32_t shared) { return shared + kBarriersOffset; }
 
   __device__ static uint32_t InfoAt(uint32_t shared, uint32_t word) { return shared + kInfoOffset + 4 * word; }
+
+  __device__ static void InitBarriers(uint32_t shared) {
+    InitBarrier(KeysLoaded(shared), 1);
+    for (int stage = 0; stage < kStages; ++stage) {
+      InitBarrier(FullStage(shared, stage), 1);
+      InitBarrier(EmptyStage(shared, stage), kConsumers / 32 * kArrivalsOfWarp);
+    }
+  }
 
   __device__ static void StoreInfo(uint32_t shared, int64_t number, const ColumnWalk& walk) {
     const BandMask& mask = walk.item.sequence.mask;
@@ -476,8 +490,8 @@ struct FirstColumns {
     }
   }
 
-  __device__ __forceinline__ static void Consume(const MappedArgs& args, uint32_t shared, const WalkShare& share,
-                                                 uint32_t warpgroup) {
+  __device__ __forceinline__ static void Consume(const MappedArgs& args, uint32_t shared, const ColumnWalk&,
+                                                 const WalkShare& share, uint32_t warpgroup) {
     const PassArgs& pass = args.pass;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t warp = (threadIdx.x / 32) % 4;

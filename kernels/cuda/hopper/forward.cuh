@@ -33,6 +33,11 @@ struct Forward {
   static constexpr int kGroups = kHeadDim == 64 ? 3 : 2;  // consumer warpgroups
   static constexpr int kQueries = 64 * kGroups;
   static constexpr int kKeys = 128;
+  using Walk = RowWalk;
+  static constexpr int kHeadDimension = kHeadDim;
+  static constexpr int kOwned = kQueries;
+  static constexpr int kStreamed = kKeys;
+  static constexpr bool kTakesTickets = false;
   static constexpr int kStages = kHeadDim == 64 ? 4 : 3;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr int kConsumers = 128 * kGroups;
@@ -81,6 +86,16 @@ struct Forward {
   __device__ static constexpr uint32_t QueryStep(int step) { return step / 4 * kQueryPanel + step % 4 * 32; }
 
   __device__ static uint32_t InfoAt(uint32_t shared, uint32_t word) { return shared + kInfoOffset + 4 * word; }
+
+  __device__ static void InitBarriers(uint32_t shared) {
+    InitBarrier(QueriesLoaded(shared), 1);
+    for (int stage = 0; stage < kStages; ++stage) {
+      for (int slot = 0; slot < 2; ++slot) {
+        InitBarrier(Full(shared, stage, slot), 1);
+        InitBarrier(Empty(shared, stage, slot), kConsumers / 32 * kArrivalsOfWarp);
+      }
+    }
+  }
 
   __device__ static void StoreInfo(uint32_t shared, int64_t number, const RowWalk& walk) {
     const BandMask& mask = walk.item.sequence.mask;
@@ -349,8 +364,8 @@ struct Forward {
     }
   }
 
-  __device__ __forceinline__ static void Consume(const MappedArgs& args, uint32_t shared, const WalkShare& share,
-                                                 uint32_t warpgroup) {
+  __device__ __forceinline__ static void Consume(const MappedArgs& args, uint32_t shared, const RowWalk&,
+                                                 const WalkShare& share, uint32_t warpgroup) {
     const PassArgs& pass = args.pass;
     Consumer me;
     me.shared = shared;

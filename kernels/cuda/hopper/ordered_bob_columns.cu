@@ -2,11 +2,6 @@
 
 namespace flashbob::cuda::hopper {
 
-const PassKernel* OrderedSecondColumns(HalfType type, int32_t head_dim) {
-  if (type == HalfType::kBFloat16) {
-    return head_dim == 64 ? BobColumnsOf<__nv_bfloat16, 64, true>() : BobColumnsOf<__nv_bfloat16, 128, true>();
-  }
-  return head_dim == 64 ? BobColumnsOf<__half, 64, true>() : BobColumnsOf<__half, 128, true>();
-}
+const PassKernel* OrderedSecondColumns(HalfType type, int32_t head_dim) { return BobColumnsOf<true>(type, head_dim); }
 
 }  // namespace flashbob::cuda::hopper

@@ -91,9 +91,7 @@ const PassKernel* KernelOf() {
 }  // namespace
 
 const PassKernel* RowDotsOf(HalfType type, int32_t head_dim) {
-  if (type == HalfType::kBFloat16)
-    return head_dim == 64 ? KernelOf<__nv_bfloat16, 64>() : KernelOf<__nv_bfloat16, 128>();
-  return head_dim == 64 ? KernelOf<__half, 64>() : KernelOf<__half, 128>();
+  return InstanceOf(type, head_dim, [&]<typename T, int kHeadDim>() { return KernelOf<T, kHeadDim>(); });
 }
 
 }  // namespace flashbob::cuda::hopper
