@@ -61,6 +61,7 @@ def main():
     parser.add_argument("-o", "--output")
     parser.add_argument("--ops", default="forward,backward,jvp,double_backward", help="of ours")
     parser.add_argument("--deterministic", action="store_true", help="ours once more, deterministic")
+    parser.add_argument("--portable", action="store_true", help="ours without the kernels for Hopper")
     arguments = parser.parse_args()
 
     import torch
@@ -74,6 +75,8 @@ def main():
         causal = len(parts) == 5
         window = causal and parts[4] != "c"
         command = [arguments.benchmark, "--ops", arguments.ops]
+        if arguments.portable:
+            command.append("--portable")
         ours = json.loads(subprocess.run([*command, text], check=True, capture_output=True).stdout)
         row = {"shape": shape, "kv_heads": heads[-1], "mask": parts[4] if causal else "full"}
         row["flashbob"] = ours["results"]

@@ -224,7 +224,7 @@ TEST_F(CudaConformance, LeftOutTangentsChangeNothingElse) {
       }
     }
   }
-  RunAll(*MakeEngine(), cases);
+  RunAll(MakeEngines(), cases);
   RunAll(*MakeEngine({.max_shared_bytes = 99 << 10}), cases);
 }
 
