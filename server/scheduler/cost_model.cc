@@ -7,6 +7,10 @@ namespace {
 
 // Below this the overhead of a slice hides the rate that larger shapes have.
 constexpr Duration kShortest = std::chrono::milliseconds(2);
+// What a slice should take at most, and from where on a time is doubted.
+constexpr Duration kSlice = std::chrono::milliseconds(20);
+constexpr Duration kDoubtful = std::chrono::seconds(1);
+constexpr int kFarOver = 10;
 // What one more slice leaves of the weight of the earlier ones.
 constexpr double kFade = 0.9;
 
@@ -36,6 +40,11 @@ Duration CostModel::Estimate(const Computation& computation, double flops) const
   Duration least = Estimate(0, computation, flops);
   for (size_t i = 1; i < devices_.size(); ++i) least = std::min(least, Estimate(i, computation, flops));
   return least;
+}
+
+Duration CostModel::Credible(size_t device, const Computation& computation, double flops, Duration took) const {
+  if (took <= kDoubtful) return std::max(took, Duration(0));
+  return std::min(took, kFarOver * std::max(Estimate(device, computation, flops), kSlice));
 }
 
 void CostModel::Observe(size_t device, const Computation& computation, double flops, Duration took) {

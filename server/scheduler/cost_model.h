@@ -22,6 +22,12 @@ class CostModel {
   // The shortest over all devices.
   Duration Estimate(const Computation& computation, double flops) const;
 
+  // How much of the time that a slice seems to have taken is believed. Over a second, and far over the estimate, it was
+  // not the device that took it: the machine was suspended, the process stopped. Believed at once, an hour would have
+  // every deadline refused, and what is refused never teaches better; a device that is really so slow is known after a
+  // few slices all the same.
+  Duration Credible(size_t device, const Computation& computation, double flops, Duration took) const;
+
   // A slice ran.
   void Observe(size_t device, const Computation& computation, double flops, Duration took);
 

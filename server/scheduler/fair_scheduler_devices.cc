@@ -134,13 +134,14 @@ void FairScheduler::RunSlice(Device& device, const RequestPointer& request, int 
   double done_flops = 0;
   {
     MutexLock lock(mutex_);
-    queue_.End(request->ticket_, slice_ended - slice_began, slice_ended);
+    const Duration took = costs_.Credible(device.index, request->computation(), flops, slice_ended - slice_began);
+    queue_.End(request->ticket_, took, slice_ended);
     if (slice == 0) {
       request->began_ = slice_began;
       request->timings_.queue = slice_began - request->ready_;
     }
     request->timings_.compute = slice_ended - request->began_;
-    if (status.ok()) costs_.Observe(device.index, request->computation(), flops, slice_ended - slice_began);
+    if (status.ok()) costs_.Observe(device.index, request->computation(), flops, took);
     request->next_slice_ = slice + 1;
     request->done_flops_ += flops;
     done_flops = request->done_flops_;

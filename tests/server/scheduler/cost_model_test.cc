@@ -5,7 +5,9 @@
 namespace flashbob::server {
 namespace {
 
+using std::chrono::hours;
 using std::chrono::microseconds;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 Computation Of(Operation operation, int64_t length = 8) {
@@ -70,6 +72,23 @@ TEST(CostModelTest, SlicesWithoutWorkAreNoEvidence) {
   costs.Observe(0, Of(Operation::kForward), 0, seconds(1));
   costs.Observe(0, Of(Operation::kForward), 1e9, seconds(0));
   EXPECT_EQ(costs.Estimate(0, Of(Operation::kForward), 1e9), seconds(1));
+}
+
+TEST(CostModelTest, TimeThatNoSliceTakesIsNotBelieved) {
+  CostModel costs({1e9});
+  const Computation computation = Of(Operation::kForward);
+  EXPECT_EQ(costs.Credible(0, computation, 1e7, milliseconds(900)), milliseconds(900));
+  EXPECT_EQ(costs.Credible(0, computation, 1e8, milliseconds(900)), milliseconds(900));
+  EXPECT_EQ(costs.Credible(0, computation, 1e8, hours(1)), seconds(1)) << "ten times the estimate";
+  EXPECT_EQ(costs.Credible(0, computation, 1, hours(1)), milliseconds(200)) << "ten times what a slice should take";
+  EXPECT_EQ(costs.Credible(0, computation, 1e9, -hours(1)), seconds(0));
+}
+
+TEST(CostModelTest, DeviceThatIsAThousandTimesSlowerThanGuessedIsKnownAfterAFewSlices) {
+  CostModel costs({1e12});
+  const Computation computation = Of(Operation::kForward);
+  for (int i = 0; i < 5; ++i) costs.Observe(0, computation, 2e10, costs.Credible(0, computation, 2e10, seconds(20)));
+  EXPECT_GT(costs.Estimate(0, computation, 2e10), seconds(5));
 }
 
 TEST(CostModelTest, FollowsARateThatChanges) {

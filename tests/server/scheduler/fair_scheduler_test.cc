@@ -258,10 +258,10 @@ TEST(FairSchedulerTest, EstimatesLearnFromWhatRan) {
   Sent slow(bench, Forward(64));
   slow.Ready();
   bench.engine.WaitForLaunches(1);
-  bench.clock.Step(seconds(10));
+  bench.clock.Step(milliseconds(900));
   bench.engine.Step(1);
   ASSERT_TRUE(slow.listener->WaitUntilComputed().ok());
-  EXPECT_EQ(ReasonOf(Sent(bench, Forward(64), bench.clock.Now() + seconds(4)).refusal()), "DEADLINE");
+  EXPECT_EQ(ReasonOf(Sent(bench, Forward(64), bench.clock.Now() + milliseconds(400)).refusal()), "DEADLINE");
 }
 
 TEST(FairSchedulerTest, TimingsSayWhereTheTimeWent) {
