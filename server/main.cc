@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -23,6 +24,8 @@ namespace flashbob::server {
 namespace {
 
 constexpr int kExitFailed = 1;
+// Past the grace period, for slices that still run. A device that hangs does not keep the process from its end.
+constexpr Duration kForTheDevice = std::chrono::seconds(2);
 
 // gRPC allocates and frees a buffer for each megabyte that it receives; by default glibc maps and unmaps memory for
 // each, and page faults halve the rate. Nor may each of its threads keep free memory to itself. README.md here has the
@@ -117,20 +120,26 @@ int Main(int argc, char** argv) {
 
   signals.Wait();
   log.Write(LogLevel::kInfo, "draining", {{"grace_seconds", options.grace_seconds}});
-  std::atomic<bool> drained = false;
-  std::thread drain([&] {
+  std::atomic<bool> stopped = false;
+  std::thread stop([&] {
     (*server)->Drain(FromSeconds(options.grace_seconds));
-    drained = true;
+    server->reset();
+    stopped = true;
     signals.Wake();
   });
-  while (!drained) {
-    if (signals.Wait() == StopSignals::Event::kStop) {
+  const TimePoint end = clock.Now() + FromSeconds(options.grace_seconds) + kForTheDevice;
+  while (!stopped) {
+    const std::optional<StopSignals::Event> event = signals.WaitFor(end - clock.Now());
+    if (event == StopSignals::Event::kStop) {
       log.Write(LogLevel::kWarning, "told to stop a second time: exiting at once");
       std::_Exit(kExitFailed);
     }
+    if (!event.has_value() && !stopped) {
+      log.Write(LogLevel::kError, "a device does not end its work: exiting without it");
+      std::_Exit(kExitFailed);
+    }
   }
-  drain.join();
-  server->reset();
+  stop.join();
   log.Write(LogLevel::kInfo, "stopped");
   return device_lost ? kExitFailed : 0;
 }

@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <initializer_list>
 
 namespace flashbob::server {
@@ -10,6 +12,10 @@ namespace {
 
 // Sent to the process itself by Wake.
 constexpr int kWakeSignal = SIGUSR1;
+
+StopSignals::Event EventOf(int signal) {
+  return signal == kWakeSignal ? StopSignals::Event::kWoken : StopSignals::Event::kStop;
+}
 
 }  // namespace
 
@@ -23,7 +29,20 @@ StopSignals::Event StopSignals::Wait() {
   int signal = 0;
   while (sigwait(&signals_, &signal) != 0) {
   }
-  return signal == kWakeSignal ? Event::kWoken : Event::kStop;
+  return EventOf(signal);
+}
+
+std::optional<StopSignals::Event> StopSignals::WaitFor(std::chrono::nanoseconds duration) {
+  const auto end = std::chrono::steady_clock::now() + duration;
+  while (true) {
+    const auto left = std::max(end - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
+    timespec timeout = {};
+    timeout.tv_sec = static_cast<time_t>(left / std::chrono::seconds(1));
+    timeout.tv_nsec = static_cast<long>((left % std::chrono::seconds(1)).count());
+    const int signal = sigtimedwait(&signals_, nullptr, &timeout);
+    if (signal >= 0) return EventOf(signal);
+    if (errno != EINTR) return std::nullopt;
+  }
 }
 
 void StopSignals::Wake() { kill(getpid(), kWakeSignal); }

@@ -2,12 +2,14 @@
 #ifndef FLASHBOB_SERVER_STOP_SIGNALS_H_
 #define FLASHBOB_SERVER_STOP_SIGNALS_H_
 
+#include <chrono>
 #include <csignal>
+#include <optional>
 
 namespace flashbob::server {
 
 // Make one on the main thread before any other thread starts: it blocks the signals in all threads, so that they are
-// delivered nowhere but in Wait. Thread safety: Wake from any thread; Wait from one.
+// delivered nowhere but in these waits. Thread safety: Wake from any thread; Wait and WaitFor from one.
 class StopSignals {
  public:
   StopSignals();
@@ -16,6 +18,8 @@ class StopSignals {
   enum class Event { kStop, kWoken };
   // Waits for SIGTERM, SIGINT or Wake.
   Event Wait();
+  // At most so long; nothing where none of them came.
+  std::optional<Event> WaitFor(std::chrono::nanoseconds duration);
   void Wake();
 
  private:

@@ -1,0 +1,246 @@
+// The real program on a device that fails or hangs, and killed in every state of a request: what clients see, and that
+// the next server serves them.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <future>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "flashbob/client.h"
+#include "kernels/cpu/cpu_engine.h"
+#include "tests/integration/http_get.h"
+#include "tests/integration/server_process.h"
+#include "tests/seed.h"
+#include "tests/server/testing/compute_client.h"
+
+namespace flashbob::integration {
+namespace {
+
+using client::CallOptions;
+using client::Client;
+using client::Progress;
+using client::Shape;
+using server::Compute;
+using server::ComputeStream;
+using server::ConnectTo;
+using server::Decode;
+using server::ForwardSpec;
+using server::WireError;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// The faulty server with a fault, where there is one.
+ServerProcess Serve(const std::string& fault, std::vector<std::string> arguments = {}) {
+  setenv("FLASHBOB_TEST_FAULT", fault.c_str(), 1);
+  arguments.insert(arguments.end(), {"--devices", "cpu", "--threads", "1"});
+  ServerProcess process = ServerProcess::Serve(arguments);
+  unsetenv("FLASHBOB_TEST_FAULT");
+  return process;
+}
+
+void WaitForLog(const ServerProcess& process, const std::string& text) {
+  while (process.err().find(text) == std::string::npos) std::this_thread::sleep_for(milliseconds(2));
+}
+
+void WaitForState(const ServerProcess& process, const std::string& state) {
+  const std::string line = "flashbob_requests_in_state{state=\"" + state + "\"} 1\n";
+  while (HttpGet(process.metrics_port(), "/metrics").find(line) == std::string::npos) {
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+}
+
+TEST(ServerFaultTest, LostDeviceEndsTheProcessWithOneOnceWhatItHeldHasEnded) {
+  ServerProcess process = Serve("lose launch 1", {"--grace-seconds", "8"});
+  ASSERT_TRUE(process.serving()) << process.err();
+  const auto stub = v1::AttentionService::NewStub(ConnectTo(process.port()));
+  const WireError error = Decode(Compute(*stub, ForwardSpec(2, 200, 16)).status);
+  EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE) << error.text;
+  EXPECT_EQ(error.reason, "DEVICE_LOST") << error.text;
+  EXPECT_NE(error.text.find("device cpu failed: an illegal memory access"), std::string::npos) << error.text;
+  EXPECT_EQ(process.Wait(seconds(30)), 1) << process.err();
+  EXPECT_NE(process.err().find("device lost"), std::string::npos) << process.err();
+}
+
+TEST(ServerFaultTest, HungDeviceDoesNotKeepTheProcessFromItsEnd) {
+  ServerProcess process = Serve("hold launch 1", {"--grace-seconds", "1"});
+  ASSERT_TRUE(process.serving()) << process.err();
+  const auto stub = v1::AttentionService::NewStub(ConnectTo(process.port()));
+  const v1::ComputeSpec spec = ForwardSpec(2, 200, 16);
+  ComputeStream running(*stub);
+  running.Send(spec);
+  ASSERT_TRUE(running.SendInputs(spec));
+  WaitForLog(process, "held launch");
+  process.Signal(SIGTERM);
+  const WireError error = Decode(running.Finish());
+  EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE) << error.text;
+  EXPECT_EQ(error.reason, "DRAINING") << error.text;
+  EXPECT_EQ(process.Wait(seconds(30)), 1) << process.err();
+  EXPECT_NE(process.err().find("a device does not end its work"), std::string::npos) << process.err();
+}
+
+// A state of a request's life, and how one comes to be in it.
+struct State {
+  const char* name;
+  const char* fault;
+  const char* metric;        // the state in which /metrics shows it; null: the log shows "held"
+  Progress::Phase stays_in;  // the client stops there, where it comes to it before the server is killed
+};
+void PrintTo(const State& state, std::ostream* out) { *out << state.name; }
+
+class KilledServerTest : public testing::TestWithParam<State> {
+ protected:
+  static constexpr int64_t kDim = 64;
+
+  KilledServerTest() : inputs_(3, std::vector<float>(length_ * kDim)) {
+    std::mt19937_64 random(testing_seed::Seed());
+    std::normal_distribution<float> normal;
+    for (auto& tensor : inputs_) {
+      for (float& value : tensor) value = normal(random);
+    }
+  }
+
+  // q against 16 keys: quick, with a large output.
+  client::Inputs Inputs() const {
+    const Shape keys = {1, 1, 16, kDim};
+    const auto few = [&](const std::vector<float>& all) { return std::span(all).first(16 * kDim); };
+    return {.q = {inputs_[0], {1, 1, length_, kDim}}, .k = {few(inputs_[1]), keys}, .v = {few(inputs_[2]), keys}};
+  }
+  std::vector<float> Expected() const {
+    const Shape queries = {1, 1, length_, kDim};
+    const Shape keys = {1, 1, 16, kDim};
+    const absl::StatusOr<Computation> computation = Computation::Create(Operation::kForward, {},
+                                                                        {{TensorName::kQ, DType::kFloat32, queries},
+                                                                         {TensorName::kK, DType::kFloat32, keys},
+                                                                         {TensorName::kV, DType::kFloat32, keys}},
+                                                                        {TensorName::kO});
+    std::vector<float> o(length_ * kDim);
+    TensorPointers tensors;
+    tensors.SetInput(TensorName::kQ, inputs_[0].data());
+    tensors.SetInput(TensorName::kK, inputs_[1].data());
+    tensors.SetInput(TensorName::kV, inputs_[2].data());
+    tensors.Set(TensorName::kO, o.data());
+    EXPECT_TRUE(RunToCompletion(*cpu::CreateCpuEngine({}), *computation, tensors).ok());
+    return o;
+  }
+
+  static Client Connect(int port, int max_attempts) {
+    return Client::Connect({.server = "127.0.0.1:" + std::to_string(port),
+                            .retry = {.max_attempts = max_attempts},
+                            .chunk_bytes = 64 << 10})
+        .value();
+  }
+
+  // A client's call that has come to the state, and stays there.
+  struct Held {
+    std::promise<void> let_go;
+    std::promise<void> arrived;
+    absl::StatusOr<client::Result> result = absl::UnknownError("none yet");
+    std::thread thread;
+  };
+  std::unique_ptr<Held> Begin(int port, int max_attempts) const {
+    auto held = std::make_unique<Held>();
+    const auto stays_in = GetParam().stays_in;
+    held->thread = std::thread([this, port, max_attempts, stays_in, held = held.get()] {
+      Client client = Connect(port, max_attempts);
+      CallOptions call;
+      bool first = true;
+      call.progress = [&](const Progress& progress) {
+        const bool under_way = progress.phase != Progress::Phase::kUploading || progress.done > 0;
+        if (!first || progress.phase != stays_in || !under_way) return;
+        first = false;
+        held->arrived.set_value();
+        held->let_go.get_future().wait();
+      };
+      held->result = client.Forward(Inputs(), {}, call);
+    });
+    return held;
+  }
+
+  // Brings a call to the state, kills the server, and starts `next` in its place, where that is wanted.
+  absl::StatusOr<client::Result> KillIn(bool start_next, int max_attempts) {
+    const State& state = GetParam();
+    const bool waits_for_memory = std::string(state.name) == "WaitingForHostMemory";
+    ServerProcess server = Serve(state.fault, {"--host-memory-bytes", waits_for_memory ? "4MiB" : "64MiB"});
+    EXPECT_TRUE(server.serving()) << server.err();
+    port_ = server.port();
+    const auto stub = v1::AttentionService::NewStub(ConnectTo(port_));
+    std::unique_ptr<ComputeStream> before;
+    if (waits_for_memory || std::string(state.name) == "Queued") {
+      // One that takes most of the memory, or the device.
+      const v1::ComputeSpec spec = ForwardSpec(1, waits_for_memory ? 3000 : 64, 64);
+      before = std::make_unique<ComputeStream>(*stub);
+      before->Send(spec);
+      EXPECT_TRUE(before->Receive().has_value());
+      if (!waits_for_memory) {
+        before->SendInputs(spec);
+        WaitForLog(server, "held launch");
+      }
+    }
+    const auto held = Begin(port_, max_attempts);
+    if (state.stays_in == Progress::Phase::kUploading || state.stays_in == Progress::Phase::kDownloading) {
+      held->arrived.get_future().wait();
+    }
+    if (state.metric != nullptr) {
+      WaitForState(server, state.metric);
+    } else {
+      WaitForLog(server, "held ");
+    }
+    server.Signal(SIGKILL);
+    EXPECT_EQ(server.Wait(seconds(10)), 128 + SIGKILL);
+    if (before != nullptr) {
+      EXPECT_EQ(before->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+    }
+    std::optional<ServerProcess> next;
+    if (start_next) {
+      next.emplace(Serve("", {"--listen", "127.0.0.1:" + std::to_string(port_)}));
+      EXPECT_EQ(next->port(), port_) << "the port is free at once\n" << next->err();
+    }
+    held->let_go.set_value();
+    held->thread.join();
+    if (next.has_value()) {
+      next->Signal(SIGTERM);
+      EXPECT_EQ(next->Wait(seconds(20)), 0) << next->err();
+    }
+    return std::move(held->result);
+  }
+
+  // Where the client takes nothing of its output, that must be more than flow control lets pass.
+  const int64_t length_ = GetParam().stays_in == Progress::Phase::kDownloading ? 65536 : 4096;
+  std::vector<std::vector<float>> inputs_;
+  int port_ = 0;
+};
+
+TEST_P(KilledServerTest, IsNamedInTheErrorOfAClientThatDoesNotRetry) {
+  const absl::Status status = KillIn(false, 1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(std::string(status.message()).rfind("server 127.0.0.1:" + std::to_string(port_), 0), 0u) << status;
+}
+
+TEST_P(KilledServerTest, CostsARetryOnTheNextOneAndNotTheAnswer) {
+  const absl::StatusOr<client::Result> result = KillIn(true, 50);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::span<const float> o = result->Values<float>("o");
+  EXPECT_EQ(std::vector<float>(o.begin(), o.end()), Expected());
+}
+
+// kComputing: the client's progress does not stop there, for it tells of the second slice on.
+constexpr State kStates[] = {
+    {"Receiving", "", "receiving", Progress::Phase::kUploading},
+    {"WaitingForHostMemory", "", "validated", Progress::Phase::kComputing},
+    {"Queued", "hold launch", "ready", Progress::Phase::kComputing},
+    {"AllocatingOnTheDevice", "hold allocate", nullptr, Progress::Phase::kComputing},
+    {"CopyingIn", "hold copy_to_device 1", nullptr, Progress::Phase::kComputing},
+    {"Running", "hold launch 1", nullptr, Progress::Phase::kComputing},
+    {"CopyingOut", "hold copy_to_host", nullptr, Progress::Phase::kComputing},
+    {"Sending", "", "sending", Progress::Phase::kDownloading},
+};
+INSTANTIATE_TEST_SUITE_P(States, KilledServerTest, testing::ValuesIn(kStates),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace flashbob::integration
