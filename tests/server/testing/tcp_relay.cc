@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace flashbob::server {
@@ -41,7 +42,10 @@ TcpRelay::TcpRelay(int target_port) : target_port_(target_port) {
 }
 
 TcpRelay::~TcpRelay() {
-  stopping_ = true;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
   acceptor_.join();
   Cut();
   std::vector<std::thread> passers;
@@ -61,8 +65,54 @@ void TcpRelay::Cut() {
   for (int socket : sockets_) shutdown(socket, SHUT_RDWR);
 }
 
+void TcpRelay::Silence() {
+  SilenceAfter(Way::kToServer, 0);
+  SilenceAfter(Way::kToClient, 0);
+}
+
+void TcpRelay::SilenceAfter(Way way, int64_t bytes) {
+  MutexLock lock(mutex_);
+  faults_[static_cast<size_t>(way)].silent_after = bytes;
+}
+
+void TcpRelay::ResetAfter(Way way, int64_t bytes) {
+  MutexLock lock(mutex_);
+  faults_[static_cast<size_t>(way)].reset_after = bytes;
+}
+
+void TcpRelay::Delay(std::chrono::milliseconds delay) {
+  MutexLock lock(mutex_);
+  delay_ = delay;
+}
+
+bool TcpRelay::stopping() const {
+  MutexLock lock(mutex_);
+  return stopping_;
+}
+
+int64_t TcpRelay::Allowed(Way way) {
+  MutexLock lock(mutex_);
+  Faults& faults = faults_[static_cast<size_t>(way)];
+  if (faults.reset_after == 0) {
+    faults.reset_after = kNever;
+    // To dissolve the association of a socket that is connected resets the connection.
+    const sockaddr nowhere = {AF_UNSPEC, {}};
+    for (int socket : sockets_) connect(socket, &nowhere, sizeof(nowhere));
+    return 0;
+  }
+  return std::min(faults.silent_after, faults.reset_after);
+}
+
+void TcpRelay::CountPassed(Way way, int64_t bytes) {
+  MutexLock lock(mutex_);
+  Faults& faults = faults_[static_cast<size_t>(way)];
+  for (int64_t* left : {&faults.silent_after, &faults.reset_after}) {
+    if (*left < kNever) *left = std::max<int64_t>(*left - bytes, 0);
+  }
+}
+
 void TcpRelay::Accept() {
-  while (!stopping_) {
+  while (!stopping()) {
     if (!Readable(listener_)) continue;
     const int client = accept(listener_, nullptr, nullptr);
     const int server = socket(AF_INET, SOCK_STREAM, 0);
@@ -70,29 +120,37 @@ void TcpRelay::Accept() {
     connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
     MutexLock lock(mutex_);
     sockets_.insert(sockets_.end(), {client, server});
-    passers_.emplace_back([this, client, server] { Pass(client, server); });
-    passers_.emplace_back([this, client, server] { Pass(server, client); });
+    passers_.emplace_back([this, client, server] { Pass(client, server, Way::kToServer); });
+    passers_.emplace_back([this, client, server] { Pass(server, client, Way::kToClient); });
   }
 }
 
-void TcpRelay::Pass(int from, int to) {
+void TcpRelay::Pass(int from, int to, Way way) {
   std::vector<char> bytes(1 << 16);
-  while (!stopping_) {
-    if (silent_) {
+  while (!stopping()) {
+    const int64_t allowed = std::min<int64_t>(Allowed(way), static_cast<int64_t>(bytes.size()));
+    if (allowed == 0) {
       poll(nullptr, 0, kPollMilliseconds);
       continue;
     }
     if (!Readable(from)) continue;
-    const ssize_t got = recv(from, bytes.data(), bytes.size(), 0);
+    const ssize_t got = recv(from, bytes.data(), static_cast<size_t>(allowed), 0);
     if (got <= 0) {
       shutdown(to, SHUT_WR);
       return;
     }
+    std::chrono::milliseconds delay{0};
+    {
+      MutexLock lock(mutex_);
+      delay = delay_;
+    }
+    poll(nullptr, 0, static_cast<int>(delay.count()));
     for (ssize_t sent = 0; sent < got;) {
       const ssize_t once = send(to, bytes.data() + sent, static_cast<size_t>(got - sent), MSG_NOSIGNAL);
       if (once <= 0) return;
       sent += once;
     }
+    CountPassed(way, got);
   }
 }
 
