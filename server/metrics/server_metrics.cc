@@ -40,6 +40,8 @@ const char* Name(Stage stage) {
   return "unknown";
 }
 
+const char* Name(Direction direction) { return direction == Direction::kToDevice ? "to_device" : "to_host"; }
+
 // Of this process: bytes in memory, and CPU seconds so far.
 double ResidentBytes() {
   int64_t pages = 0;
@@ -129,10 +131,19 @@ void ServerMetrics::MakeDevices(const std::vector<std::string>& devices) {
   auto& high_water = gauges("flashbob_device_memory_high_water_bytes", "Most that requests ever held.");
   auto& largest_free =
       gauges("flashbob_device_memory_largest_free_bytes", "The largest request that could have memory now.");
+  auto& copied = Counters(registry_, "flashbob_device_copied_bytes_total",
+                          "Tensor bytes copied between host and device memory, but for those of small requests, which "
+                          "a slice copies.");
+  auto& copying = Counters(registry_, "flashbob_device_copy_seconds_total", "Time that those copies took.");
   for (const std::string& device : devices) {
     const prometheus::Labels labels = {{"device", device}};
+    std::array<CopySeries, kNumDirections> copies;
+    for (int direction = 0; direction < kNumDirections; ++direction) {
+      const prometheus::Labels both = {{"device", device}, {"direction", Name(static_cast<Direction>(direction))}};
+      copies[static_cast<size_t>(direction)] = {&copied.Add(both), &copying.Add(both)};
+    }
     devices_.push_back({&slices.Add(labels), &busy.Add(labels), &flops.Add(labels), &limit.Add(labels),
-                        &reserved.Add(labels), &high_water.Add(labels), &largest_free.Add(labels)});
+                        &reserved.Add(labels), &high_water.Add(labels), &largest_free.Add(labels), copies});
   }
 }
 
@@ -203,6 +214,12 @@ void ServerMetrics::CountSlice(size_t device, std::string_view tenant, Duration 
   devices_[device].busy_seconds->Increment(ToSeconds(took));
   devices_[device].flops->Increment(flops);
   tenants_.AddDeviceTime(tenant, took);
+}
+
+void ServerMetrics::CountCopy(size_t device, Direction direction, int64_t bytes, Duration took) {
+  const CopySeries& series = devices_[device].copies[static_cast<size_t>(direction)];
+  series.bytes->Increment(static_cast<double>(bytes));
+  series.seconds->Increment(ToSeconds(took));
 }
 
 std::vector<prometheus::MetricFamily> ServerMetrics::Collect() {

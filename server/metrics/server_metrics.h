@@ -39,6 +39,10 @@ const char* Name(Method method);  // "Compute"
 enum class Stage : uint8_t { kReceive, kQueue, kDevice, kSend };
 inline constexpr int kNumStages = 4;
 
+// Of copies between host and device memory.
+enum class Direction : uint8_t { kToDevice, kToHost };
+inline constexpr int kNumDirections = 2;
+
 class ServerMetrics {
  public:
   struct DeviceMemory {
@@ -79,6 +83,8 @@ class ServerMetrics {
   void AddBytesSent(int64_t bytes);
   // A device, by its index, ran a slice for a tenant.
   void CountSlice(size_t device, std::string_view tenant, Duration took, double flops);
+  // Tensors were copied to or from a device, by its index, outside slices.
+  void CountCopy(size_t device, Direction direction, int64_t bytes, Duration took);
 
   TenantMetrics& tenants() { return tenants_; }
 
@@ -87,6 +93,10 @@ class ServerMetrics {
   std::string Text();
 
  private:
+  struct CopySeries {
+    prometheus::Counter* bytes;
+    prometheus::Counter* seconds;
+  };
   struct DeviceSeries {
     prometheus::Counter* slices;
     prometheus::Counter* busy_seconds;
@@ -95,6 +105,7 @@ class ServerMetrics {
     prometheus::Gauge* reserved_bytes;
     prometheus::Gauge* high_water_bytes;
     prometheus::Gauge* largest_free_bytes;
+    std::array<CopySeries, kNumDirections> copies;
   };
 
   void MakeDevices(const std::vector<std::string>& devices);

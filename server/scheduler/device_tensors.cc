@@ -56,6 +56,7 @@ DeviceTensors::DeviceTensors(DeviceTensors&& other) noexcept
       workspace_(other.workspace_),
       to_copy_(std::move(other.to_copy_)),
       copied_(other.copied_),
+      copied_input_bytes_(other.copied_input_bytes_),
       block_(std::exchange(other.block_, nullptr)) {}
 
 DeviceTensors::~DeviceTensors() {
@@ -70,6 +71,7 @@ absl::StatusOr<bool> DeviceTensors::CopyMoreInputs(int64_t max_bytes, Stream& st
                                                   memory_.Data(name) + copied_, static_cast<size_t>(bytes), stream));
     max_bytes -= bytes;
     copied_ += bytes;
+    copied_input_bytes_ += bytes;
     if (copied_ < BytesOf(name)) continue;
     to_copy_.pop_back();
     copied_ = 0;

@@ -33,6 +33,8 @@ class DeviceTensors {
   // Starts to copy all outputs back.
   absl::Status CopyOutputs(Stream& stream) const;
 
+  // Of the inputs, since it was made.
+  int64_t copied_input_bytes() const { return copied_input_bytes_; }
   const TensorPointers& tensors() const { return tensors_; }
   void* workspace() const { return workspace_; }
 
@@ -48,7 +50,8 @@ class DeviceTensors {
   void* workspace_ = nullptr;
   std::vector<TensorName> to_copy_;  // inputs that are not yet copied whole, the next one last
   int64_t copied_ = 0;               // bytes of that one
-  void* block_ = nullptr;            // what all of it lies in, where that is device memory
+  int64_t copied_input_bytes_ = 0;
+  void* block_ = nullptr;  // what all of it lies in, where that is device memory
 };
 
 }  // namespace flashbob::server

@@ -230,10 +230,14 @@ void FairScheduler::UploadLoop(Device& device) {
 
 absl::StatusOr<bool> FairScheduler::UploadPiece(Device& device, Request& request) {
   FLASHBOB_RETURN_IF_ERROR(AllocateOnDevice(device, request));
-  absl::StatusOr<bool> more = request.device_tensors_->CopyMoreInputs(kUploadPieceBytes, *device.upload);
+  DeviceTensors& tensors = *request.device_tensors_;
+  const int64_t before = tensors.copied_input_bytes();
+  const TimePoint began = clock_.Now();
+  absl::StatusOr<bool> more = tensors.CopyMoreInputs(kUploadPieceBytes, *device.upload);
   absl::Status status = more.status();
   status.Update(device.upload->Synchronize());
   if (!status.ok()) return DeviceFailed(device, status);
+  metrics_.CountCopy(device.index, Direction::kToDevice, tensors.copied_input_bytes() - before, clock_.Now() - began);
   return more;
 }
 
@@ -249,9 +253,11 @@ void FairScheduler::DownloadLoop(Device& device) {
       to_download.pop_front();
       request->busy_ = true;
     }
+    const TimePoint began = clock_.Now();
     absl::Status status = request->device_tensors_->CopyOutputs(*device.download);
     status.Update(device.download->Synchronize());
     if (status.ok()) {
+      metrics_.CountCopy(device.index, Direction::kToHost, request->computation().output_bytes(), clock_.Now() - began);
       Complete(device, request);
       continue;
     }

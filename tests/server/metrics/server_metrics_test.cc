@@ -86,6 +86,7 @@ TEST(ServerMetricsTest, CountsWhatHappens) {
   metrics.Observe(Stage::kQueue, std::chrono::milliseconds(2));
   metrics.AddBytesReceived(100);
   metrics.CountSlice(0, "alpha", std::chrono::milliseconds(500), 1000);
+  metrics.CountCopy(0, Direction::kToDevice, 4096, std::chrono::milliseconds(250));
   const std::string text = TextOf(metrics);
   ExpectLine(text, "flashbob_requests_total{code=\"OK\",operation=\"jvp\",tenant=\"alpha\"} 1");
   ExpectLine(text, "flashbob_requests_total{code=\"UNKNOWN\",operation=\"jvp\",tenant=\"alpha\"} 1");
@@ -98,6 +99,9 @@ TEST(ServerMetricsTest, CountsWhatHappens) {
   ExpectLine(text, "flashbob_device_slices_total{device=\"cpu\"} 1");
   ExpectLine(text, "flashbob_device_busy_seconds_total{device=\"cpu\"} 0.5");
   ExpectLine(text, "flashbob_device_flops_total{device=\"cpu\"} 1000");
+  ExpectLine(text, "flashbob_device_copied_bytes_total{device=\"cpu\",direction=\"to_device\"} 4096");
+  ExpectLine(text, "flashbob_device_copied_bytes_total{device=\"cpu\",direction=\"to_host\"} 0");
+  ExpectLine(text, "flashbob_device_copy_seconds_total{device=\"cpu\",direction=\"to_device\"} 0.25");
 }
 
 TEST(ServerMetricsTest, GaugesAreReadAtEachScrape) {
