@@ -27,6 +27,8 @@ constexpr Duration kReload = std::chrono::milliseconds(500);
 constexpr Duration kKeepFreeMemory = std::chrono::seconds(60);
 // The end of the grace period, kept for the last statuses to reach their clients.
 constexpr Duration kLastWords = std::chrono::milliseconds(2500);
+// So long a device may keep one of gRPC's threads.
+constexpr Duration kShort = std::chrono::microseconds(500);
 // A page of more is of no use to people.
 constexpr size_t kCallsShown = 50;
 
@@ -96,6 +98,7 @@ absl::Status Server::StartScheduler() {
   options.max_queued_requests = options_.max_queued_requests;
   options.max_message_bytes = MaxMessageBytes(options_);
   options.device_memory_bytes = options_.device_memory_bytes;
+  options.within_ready = kShort;
   options.on_device_lost = [this](const absl::Status& status) {
     device_lost_ = true;
     environment_.log->Write(LogLevel::kError, "device lost", {{"error", std::string(status.message())}});

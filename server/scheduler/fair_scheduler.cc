@@ -168,23 +168,53 @@ absl::StatusOr<Submitted> FairScheduler::Submit(Submission submission) {
 }
 
 void FairScheduler::Ready(const std::shared_ptr<Request>& request) {
-  MutexLock lock(mutex_);
-  if (request->state_ != RequestState::kReceiving) return;
-  request->ready_ = clock_.Now();
-  request->timings_.receive = request->ready_ - request->received_;
-  request->ticket_ = next_ticket_++;
-  request->queued_ = true;
-  MoveLocked(*request, RequestState::kReady);
-  active_.emplace(request->ticket_, request);
-  FairQueue::Job job;
-  if (request->tenant_ != nullptr) {
-    job.tenant = request->tenant_->name();
-    job.weight = request->tenant_->settings().weight;
-    job.priority = request->tenant_->settings().priority;
+  Device* device = nullptr;
+  Turn turn;
+  {
+    MutexLock lock(mutex_);
+    if (request->state_ != RequestState::kReceiving) return;
+    request->ready_ = clock_.Now();
+    request->timings_.receive = request->ready_ - request->received_;
+    request->ticket_ = next_ticket_++;
+    request->queued_ = true;
+    MoveLocked(*request, RequestState::kReady);
+    active_.emplace(request->ticket_, request);
+    FairQueue::Job job;
+    if (request->tenant_ != nullptr) {
+      job.tenant = request->tenant_->name();
+      job.weight = request->tenant_->settings().weight;
+      job.priority = request->tenant_->settings().priority;
+    }
+    job.estimate = costs_.Estimate(request->computation(), request->computation().flops());
+    queue_.Enqueue(request->ticket_, job, request->ready_);
+    device = DeviceToLendLocked(*request);
+    if (device == nullptr) {
+      WakeDevicesLocked();
+      return;
+    }
+    states_[device->index].lent = true;
+    turn = NextTurnLocked(*device);
   }
-  job.estimate = costs_.Estimate(request->computation(), request->computation().flops());
-  queue_.Enqueue(request->ticket_, job, request->ready_);
-  WakeDevicesLocked();
+  TakeTurn(*device, std::move(turn));
+  MutexLock lock(mutex_);
+  states_[device->index].lent = false;
+  if (!active_.empty()) WakeDevicesLocked();
+}
+
+FairScheduler::Device* FairScheduler::DeviceToLendLocked(const Request& request) const {
+  int placed = 0;
+  for (const DeviceState& state : states_) placed += state.placed;
+  const Plan& plan = request.plan();
+  if (static_cast<size_t>(placed) + 1 < active_.size() || plan.num_slices() > 1) return nullptr;
+  for (const std::unique_ptr<Device>& device : devices_) {
+    const DeviceState& state = states_[device->index];
+    if (state.placed > 0 || state.lent || !state.lost.ok() || device->engine.unified_memory()) continue;
+    const Duration estimate = costs_.Estimate(device->index, plan.computation(), plan.computation().flops());
+    const bool short_enough =
+        estimate <= options_.within_ready && DeviceTensors::BytesOf(device->engine, plan) <= options_.inline_copy_bytes;
+    return short_enough ? device.get() : nullptr;
+  }
+  return nullptr;
 }
 
 void FairScheduler::Release(const std::shared_ptr<Request>& request) {
@@ -515,7 +545,7 @@ absl::Status FairScheduler::AllLostLocked() const {
 
 void FairScheduler::WakeDevicesLocked() {
   for (const auto& device : devices_) {
-    device->compute_changed.NotifyAll();
+    if (!states_[device->index].lent) device->compute_changed.NotifyAll();
     device->upload_changed.NotifyAll();
     device->download_changed.NotifyAll();
   }

@@ -11,7 +11,8 @@
 // Threads of its own: one admits requests that wait for host memory, or for page-locked memory to be allocated; each
 // device has one that places requests and runs slices, looking at cancellation and deadline between them, and, where
 // its memory is apart, one that copies inputs in and one that copies outputs back, on streams of their own, so that
-// copies and compute overlap. Large inputs are copied in pieces that take turns.
+// copies and compute overlap. Large inputs are copied in pieces that take turns. A device that is idle may be lent to
+// the thread that readies a short request: to wake another one up takes as long as the request.
 #ifndef FLASHBOB_SERVER_SCHEDULER_FAIR_SCHEDULER_H_
 #define FLASHBOB_SERVER_SCHEDULER_FAIR_SCHEDULER_H_
 
@@ -43,6 +44,9 @@ class FairScheduler final : public Scheduler {
     // A request that takes no more of a device's memory is copied on the stream that computes it: to pass it from
     // thread to thread, and wait for the device at each, takes longer.
     int64_t inline_copy_bytes = 4 << 20;
+    // Requests that by their estimate take no longer, where they are copied so, are computed within Ready by an idle
+    // device whose memory is apart.
+    Duration within_ready = Duration(0);
     FairQueue::Options fairness;
     // Called once, from some thread, when a device failed.
     std::function<void(const absl::Status&)> on_device_lost;
@@ -86,6 +90,7 @@ class FairScheduler final : public Scheduler {
     std::deque<RequestPointer> to_upload;
     std::deque<RequestPointer> to_download;
     int placed = 0;
+    bool lent = false;  // a thread in Ready has it: its own stays away
     absl::Status lost;
   };
   // What a request held. The order of destruction matters, last to first: device memory before the count of it, host
@@ -101,6 +106,13 @@ class FairScheduler final : public Scheduler {
     Freed freed;
     std::shared_ptr<RequestListener> listener;
     absl::Status status;
+  };
+
+  // What a device has to do next.
+  struct Turn {
+    std::vector<Ended> ended;  // to be disposed of
+    RequestPointer request;    // busy with its next slice; null: none is due
+    int slice = 0;
   };
 
   FairScheduler(HostMemoryPool& pool, const Clock& clock, ServerMetrics& metrics, Options options,
@@ -139,12 +151,16 @@ class FairScheduler final : public Scheduler {
   QueueEstimate AheadLocked() const FLASHBOB_REQUIRES(mutex_);
   Duration WaitLocked(const Request& request, Duration own) const FLASHBOB_REQUIRES(mutex_);
   absl::Status AllLostLocked() const FLASHBOB_REQUIRES(mutex_);
+  // A device for the thread that readies the request; null: the devices' own threads take it.
+  Device* DeviceToLendLocked(const Request& request) const FLASHBOB_REQUIRES(mutex_);
   void WakeDevicesLocked() FLASHBOB_REQUIRES(mutex_);
 
   // fair_scheduler_devices.cc: on the devices.
   void ComputeLoop(Device& device);
   void UploadLoop(Device& device);
   void DownloadLoop(Device& device);
+  Turn NextTurnLocked(Device& device) FLASHBOB_REQUIRES(mutex_);
+  void TakeTurn(Device& device, Turn turn);
   std::vector<Ended> SweepLocked(const Device& device) FLASHBOB_REQUIRES(mutex_);
   void PlaceLocked(Device& device) FLASHBOB_REQUIRES(mutex_);
   bool AnotherIsIdleLocked(const Device& device) const FLASHBOB_REQUIRES(mutex_);

@@ -21,32 +21,39 @@ constexpr Duration kPatience = std::chrono::seconds(1);
 
 void FairScheduler::ComputeLoop(Device& device) {
   while (true) {
-    std::vector<Ended> ended;
-    RequestPointer request;
-    int slice = 0;
+    Turn turn;
     {
       MutexLock lock(mutex_);
       while (true) {
         if (stopping_) return;
-        ended = SweepLocked(device);
-        if (!ended.empty()) break;
-        PlaceLocked(device);
-        const std::optional<FairQueue::Ticket> next = queue_.Next(static_cast<int>(device.index), clock_.Now());
-        if (next.has_value()) {
-          request = active_.at(*next);
-          const Plan& plan = request->plan();
-          slice = request->next_slice_;
-          const double flops = slice < plan.num_slices() ? plan.slice_flops(slice) : 0;
-          queue_.Begin(*next, costs_.Estimate(device.index, request->computation(), flops));
-          request->busy_ = true;
-          break;
-        }
+        if (!states_[device.index].lent) turn = NextTurnLocked(device);
+        if (turn.request != nullptr || !turn.ended.empty()) break;
         device.compute_changed.Wait(mutex_);
       }
     }
-    Dispose(std::move(ended));
-    if (request != nullptr) RunSlice(device, request, slice);
+    TakeTurn(device, std::move(turn));
   }
+}
+
+FairScheduler::Turn FairScheduler::NextTurnLocked(Device& device) {
+  Turn turn;
+  turn.ended = SweepLocked(device);
+  if (!turn.ended.empty()) return turn;
+  PlaceLocked(device);
+  const std::optional<FairQueue::Ticket> next = queue_.Next(static_cast<int>(device.index), clock_.Now());
+  if (!next.has_value()) return turn;
+  turn.request = active_.at(*next);
+  const Plan& plan = turn.request->plan();
+  turn.slice = turn.request->next_slice_;
+  const double flops = turn.slice < plan.num_slices() ? plan.slice_flops(turn.slice) : 0;
+  queue_.Begin(*next, costs_.Estimate(device.index, turn.request->computation(), flops));
+  turn.request->busy_ = true;
+  return turn;
+}
+
+void FairScheduler::TakeTurn(Device& device, Turn turn) {
+  Dispose(std::move(turn.ended));
+  if (turn.request != nullptr) RunSlice(device, turn.request, turn.slice);
 }
 
 std::vector<FairScheduler::Ended> FairScheduler::SweepLocked(const Device& device) {

@@ -3,7 +3,8 @@
 //   Submit -> (OnAdmitted) -> caller fills the inputs -> Ready -> OnProgress... -> OnComputed -> caller sends ->
 //   Release
 //
-// Thread safety: any thread, also with the caller's own lock held; no call waits for a device or for memory.
+// Thread safety: any thread, also, but for Ready, with the caller's own lock held; no call waits for memory, nor, but
+// for Ready, for a device.
 #ifndef FLASHBOB_SERVER_SCHEDULER_SCHEDULER_H_
 #define FLASHBOB_SERVER_SCHEDULER_SCHEDULER_H_
 
@@ -64,7 +65,8 @@ class Scheduler {
   //   UNAVAILABLE          DRAINING
   virtual absl::StatusOr<Submitted> Submit(Submission submission) = 0;
 
-  // Every input byte that is not stored is in host memory.
+  // Every input byte that is not stored is in host memory. A short request may be computed within, on a device that is
+  // idle: then OnComputed is called within, too.
   virtual void Ready(const std::shared_ptr<Request>& request) = 0;
 
   // The caller is done with the request, whatever its state: what it holds is freed, at once or after the slice that

@@ -1,8 +1,8 @@
 // Call: what every reactor of the service has in common, whatever its kind: it ends once, is counted and logged once,
 // by what its client sees, and lives until gRPC is done with it and nobody else holds it.
 //
-// Reactions never block. A derived class does all its work under the call's mutex; order of locks: call, then
-// scheduler, then memory pool.
+// Reactions never block, but for the time of a short request. A derived class does all its work under the call's mutex;
+// order of locks: call, then scheduler, then memory pool.
 #ifndef FLASHBOB_SERVER_SERVICE_CALL_H_
 #define FLASHBOB_SERVER_SERVICE_CALL_H_
 

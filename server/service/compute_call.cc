@@ -36,23 +36,43 @@ void ComputeCall::Start() {
 }
 
 void ComputeCall::OnReadDone(bool ok) {
+  {
+    MutexLock lock(mutex_);
+    reading_ = false;
+    if (ended()) return;
+    if (!ok) {
+      // Where the client went away, OnCancel says so.
+      if (context().IsCancelled()) return;
+      const absl::Status ended = UploadEndedLocked();
+      if (!ended.ok()) EndLocked(ended);
+      return;
+    }
+    absl::Status taken = ReadMessage(incoming_bytes_, incoming_);
+    if (taken.ok()) taken = TakeMessageLocked();
+    if (!taken.ok()) {
+      EndLocked(taken);
+      return;
+    }
+    if (ready_ == nullptr) {
+      if (upload_ != nullptr && !reading_) ReadLocked();
+      return;
+    }
+  }
+  PassOn();
+}
+
+void ComputeCall::PassOn() {
+  std::shared_ptr<Request> ready;
+  {
+    MutexLock lock(mutex_);
+    ready = std::exchange(ready_, nullptr);
+  }
+  compute_.scheduler.Ready(ready);
   MutexLock lock(mutex_);
-  reading_ = false;
   if (ended()) return;
-  if (!ok) {
-    // Where the client went away, OnCancel says so.
-    if (context().IsCancelled()) return;
-    const absl::Status ended = UploadEndedLocked();
-    if (!ended.ok()) EndLocked(ended);
-    return;
-  }
-  absl::Status taken = ReadMessage(incoming_bytes_, incoming_);
-  if (taken.ok()) taken = TakeMessageLocked();
-  if (!taken.ok()) {
-    EndLocked(taken);
-    return;
-  }
-  if (upload_ != nullptr && !reading_) ReadLocked();
+  // Not before: to send it takes as long as to wake the device's thread up.
+  WriteLocked();
+  if (!reading_) ReadLocked();
 }
 
 void ComputeCall::OnWriteDone(bool ok) {
@@ -62,9 +82,13 @@ void ComputeCall::OnWriteDone(bool ok) {
 }
 
 void ComputeCall::OnAdmitted() {
-  MutexLock lock(mutex_);
-  if (ended()) return;
-  AdmittedLocked();
+  {
+    MutexLock lock(mutex_);
+    if (ended()) return;
+    AdmittedLocked();
+    if (ready_ == nullptr) return;
+  }
+  PassOn();
 }
 
 void ComputeCall::OnProgress(double done_flops) {
@@ -224,10 +248,7 @@ absl::Status ComputeCall::TakeChunkLocked(const v1::TensorChunk& chunk) {
   const bool was_complete = upload_->complete();
   FLASHBOB_RETURN_IF_ERROR(upload_->Accept(chunk));
   environment().metrics.AddBytesReceived(static_cast<int64_t>(chunk.data().size()));
-  if (upload_->complete() && !was_complete) {
-    progress_at_ = environment().clock.Now();
-    compute_.scheduler.Ready(request_);
-  }
+  if (upload_->complete() && !was_complete) CompleteLocked();
   return absl::OkStatus();
 }
 
@@ -238,13 +259,18 @@ absl::Status ComputeCall::UploadEndedLocked() {
 
 void ComputeCall::AdmittedLocked() {
   upload_ = std::make_unique<Upload>(InputBytesLocked(), compute_.storage.max_chunk_bytes);
-  accepted_due_ = true;
-  WriteLocked();
-  if (upload_->complete()) {  // nothing but empty tensors
-    progress_at_ = environment().clock.Now();
-    compute_.scheduler.Ready(request_);
+  accepted_due_ = compute_.scheduler.Ahead();
+  if (upload_->complete()) {  // all that it needs is stored, or empty
+    CompleteLocked();
+    return;
   }
+  WriteLocked();
   ReadLocked();
+}
+
+void ComputeCall::CompleteLocked() {
+  progress_at_ = environment().clock.Now();
+  ready_ = request_;
 }
 
 void ComputeCall::ReadLocked() {
@@ -260,7 +286,11 @@ void ComputeCall::WriteLocked() {
   WriteMessage(outgoing_, outgoing_bytes_);
   const bool last = download_ != nullptr && !result_due_ && download_->done();
   if (!last) {
-    StartWrite(&outgoing_bytes_);
+    grpc::WriteOptions options;
+    // Chunks follow at once: a packet less for a small result. Not so for the first message: gRPC would end a write
+    // that carries the call's headers only once something else has it sent.
+    if (outgoing_.has_result()) options.set_buffer_hint();
+    StartWrite(&outgoing_bytes_, options);
     return;
   }
   // Memory stays reserved until gRPC has sent what it was given.
@@ -269,9 +299,8 @@ void ComputeCall::WriteLocked() {
 }
 
 bool ComputeCall::FillNextLocked() {
-  if (accepted_due_) {
-    accepted_due_ = false;
-    FillAcceptedLocked();
+  if (accepted_due_.has_value()) {
+    FillAcceptedLocked(*std::exchange(accepted_due_, std::nullopt));
   } else if (result_due_) {
     result_due_ = false;
     FillResultLocked();
@@ -291,8 +320,7 @@ bool ComputeCall::FillNextLocked() {
   return true;
 }
 
-void ComputeCall::FillAcceptedLocked() {
-  const QueueEstimate ahead = compute_.scheduler.Ahead();
+void ComputeCall::FillAcceptedLocked(const QueueEstimate& ahead) {
   v1::ComputeAccepted& accepted = *outgoing_.mutable_accepted();
   accepted.set_request_id(request_id_);
   accepted.set_estimated_flops(spec_->computation.flops());

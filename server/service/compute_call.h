@@ -66,11 +66,14 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<grpc::ByteBuffer, 
   absl::Status TakeChunkLocked(const v1::TensorChunk& chunk) FLASHBOB_REQUIRES(mutex_);
   absl::Status UploadEndedLocked() FLASHBOB_REQUIRES(mutex_);
   void AdmittedLocked() FLASHBOB_REQUIRES(mutex_);
+  void CompleteLocked() FLASHBOB_REQUIRES(mutex_);
+  // Hands a request whose inputs are all there on; it may be computed within.
+  void PassOn() FLASHBOB_EXCLUDES(mutex_);
   void ReadLocked() FLASHBOB_REQUIRES(mutex_);
   // Writes the next message, where there is one and no other is being written.
   void WriteLocked() FLASHBOB_REQUIRES(mutex_);
   bool FillNextLocked() FLASHBOB_REQUIRES(mutex_);
-  void FillAcceptedLocked() FLASHBOB_REQUIRES(mutex_);
+  void FillAcceptedLocked(const QueueEstimate& ahead) FLASHBOB_REQUIRES(mutex_);
   void FillResultLocked() FLASHBOB_REQUIRES(mutex_);
   // Finds the inputs that lie in the store.
   absl::StatusOr<StoredInputs> StoredLocked() FLASHBOB_REQUIRES(mutex_);
@@ -100,6 +103,7 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<grpc::ByteBuffer, 
   StoreRoom room_ FLASHBOB_GUARDED_BY(mutex_);                      // for what is to be kept
   std::vector<std::string> kept_ FLASHBOB_GUARDED_BY(mutex_);       // handles of the outputs, empty where they are sent
   std::shared_ptr<Request> request_ FLASHBOB_GUARDED_BY(mutex_);    // from its submission until it is released
+  std::shared_ptr<Request> ready_ FLASHBOB_GUARDED_BY(mutex_);      // to be passed on
   std::unique_ptr<Upload> upload_ FLASHBOB_GUARDED_BY(mutex_);      // once memory is there
   std::unique_ptr<Download> download_ FLASHBOB_GUARDED_BY(mutex_);  // once the outputs are there
   RequestTimings timings_ FLASHBOB_GUARDED_BY(mutex_);
@@ -108,8 +112,8 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<grpc::ByteBuffer, 
   int64_t sent_bytes_ FLASHBOB_GUARDED_BY(mutex_) = 0;
 
   // What is to be written next, in this order; chunks of `download_` come after the result.
-  bool accepted_due_ FLASHBOB_GUARDED_BY(mutex_) = false;
-  std::optional<double> progress_due_ FLASHBOB_GUARDED_BY(mutex_);  // done FLOPs
+  std::optional<QueueEstimate> accepted_due_ FLASHBOB_GUARDED_BY(mutex_);  // with what is ahead of the request
+  std::optional<double> progress_due_ FLASHBOB_GUARDED_BY(mutex_);         // done FLOPs
   bool result_due_ FLASHBOB_GUARDED_BY(mutex_) = false;
   TimePoint progress_at_ FLASHBOB_GUARDED_BY(mutex_);  // of the last one, or when the upload was complete
 };

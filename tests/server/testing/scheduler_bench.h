@@ -83,7 +83,7 @@ class RecordingListener final : public RequestListener {
 // A scheduler on a held engine: no slice begins before engine.Step.
 struct Bench {
   explicit Bench(SteppedEngine::Options engine_options = {}, int64_t max_queued = 100, bool two_devices = false,
-                 int64_t inline_copy_bytes = 0)
+                 int64_t inline_copy_bytes = 0, Duration within_ready = Duration(0))
       : engine(engine_options),
         second(engine_options),
         pool(engine, clock, kHostLimit),
@@ -92,6 +92,7 @@ struct Bench {
     options.max_queued_requests = max_queued;
     options.max_message_bytes = kMessageBytes;
     options.inline_copy_bytes = inline_copy_bytes;
+    options.within_ready = within_ready;
     options.on_device_lost = [this](const absl::Status&) { ++devices_lost; };
     std::vector<Engine*> engines = {&engine};
     if (two_devices) engines.push_back(&second);
