@@ -1,5 +1,5 @@
-// Double backward of tensors that lie on a server, outputs kept there, too: what the service adds where no tensor
-// travels. Puts random inputs, then sends requests in closed loop; prints one JSON object.
+// Attention of tensors that lie on a server, outputs kept there, too: what the service adds where no tensor travels.
+// Puts random inputs, then sends requests in closed loop; prints one JSON object.
 //
 //   stored_benchmark --server 127.0.0.1:50051 --shape 1,16,16384,128 --in-flight 2 --seconds 5
 //
@@ -24,9 +24,23 @@ namespace {
 using Stub = v1::AttentionService::Stub;
 using std::chrono::steady_clock;
 
-constexpr v1::TensorName kInputs[] = {v1::TENSOR_NAME_Q,  v1::TENSOR_NAME_K,  v1::TENSOR_NAME_V, v1::TENSOR_NAME_DO,
-                                      v1::TENSOR_NAME_UQ, v1::TENSOR_NAME_UK, v1::TENSOR_NAME_UV};
-constexpr v1::TensorName kOutputs[] = {v1::TENSOR_NAME_GQ, v1::TENSOR_NAME_GK, v1::TENSOR_NAME_GV, v1::TENSOR_NAME_GDO};
+struct Tensors {
+  v1::Operation operation;
+  std::vector<v1::TensorName> inputs;
+  std::vector<v1::TensorName> outputs;
+};
+
+Tensors TensorsOf(const std::string& operation) {
+  if (operation == "forward") {
+    return {v1::OPERATION_FORWARD,
+            {v1::TENSOR_NAME_Q, v1::TENSOR_NAME_K, v1::TENSOR_NAME_V},
+            {v1::TENSOR_NAME_O, v1::TENSOR_NAME_LSE}};
+  }
+  return {v1::OPERATION_DOUBLE_BACKWARD,
+          {v1::TENSOR_NAME_Q, v1::TENSOR_NAME_K, v1::TENSOR_NAME_V, v1::TENSOR_NAME_DO, v1::TENSOR_NAME_UQ,
+           v1::TENSOR_NAME_UK, v1::TENSOR_NAME_UV},
+          {v1::TENSOR_NAME_GQ, v1::TENSOR_NAME_GK, v1::TENSOR_NAME_GV, v1::TENSOR_NAME_GDO}};
+}
 
 double Milliseconds(steady_clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -46,19 +60,20 @@ void Describe(v1::TensorName name, const std::vector<int64_t>& shape, v1::Tensor
 }
 
 // Handles of normal inputs; empty where the server refuses them.
-std::vector<std::string> PutInputs(Stub& stub, const std::vector<int64_t>& shape) {
+std::vector<std::string> PutInputs(Stub& stub, const std::vector<v1::TensorName>& inputs,
+                                   const std::vector<int64_t>& shape) {
   grpc::ClientContext context;
   v1::PutTensorsResponse response;
   const auto writer = stub.PutTensors(&context, &response);
   v1::PutTensorsRequest request;
   int64_t bytes = 2;
   for (int64_t extent : shape) bytes *= extent;
-  for (v1::TensorName name : kInputs) Describe(name, shape, *request.mutable_spec()->add_tensors());
+  for (v1::TensorName name : inputs) Describe(name, shape, *request.mutable_spec()->add_tensors());
   bool taken = writer->Write(request);
   std::mt19937 random{std::random_device()()};
   std::normal_distribution<float> normal;
   constexpr int64_t kPiece = 1 << 20;
-  for (uint32_t i = 0; i < std::size(kInputs); ++i) {
+  for (uint32_t i = 0; i < inputs.size(); ++i) {
     std::string piece(static_cast<size_t>(std::min(kPiece, bytes)), '\0');
     for (size_t at = 0; at < piece.size(); at += 2) {
       uint32_t bits = 0;
@@ -84,9 +99,9 @@ std::vector<std::string> PutInputs(Stub& stub, const std::vector<int64_t>& shape
 grpc::Status Compute(Stub& stub, const v1::ComputeRequest& request, v1::DeleteTensorsRequest& kept,
                      v1::Timings& timings) {
   grpc::ClientContext context;
+  context.set_initial_metadata_corked(true);
   const auto stream = stub.Compute(&context);
-  stream->Write(request);
-  stream->WritesDone();
+  stream->WriteLast(request, {});
   v1::ComputeResponse response;
   while (stream->Read(&response)) {
     if (!response.has_result()) continue;
@@ -140,30 +155,33 @@ double EmptyCallMilliseconds(Stub& stub) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Double backward of tensors that lie on a server", "stored_benchmark");
+  CLI::App app("Attention of tensors that lie on a server", "stored_benchmark");
   std::string server = "127.0.0.1:50051";
   std::vector<int64_t> shape = {1, 16, 4096, 64};
+  std::string operation = "double_backward";
   int in_flight = 1;
   double seconds = 3;
   app.add_option("--server", server, "HOST:PORT");
   app.add_option("--shape", shape, "B,H,N,D")->delimiter(',')->expected(4);
+  app.add_option("--op", operation, "What is computed")->check(CLI::IsMember({"forward", "double_backward"}));
   app.add_option("--in-flight", in_flight, "Requests at a time")->check(CLI::Range(1, 64));
   app.add_option("--seconds", seconds, "How long to measure");
   CLI11_PARSE(app, argc, argv);
 
   const auto stub = v1::AttentionService::NewStub(grpc::CreateChannel(server, grpc::InsecureChannelCredentials()));
-  const std::vector<std::string> handles = PutInputs(*stub, shape);
-  if (handles.size() != std::size(kInputs)) return 1;
+  const Tensors tensors = TensorsOf(operation);
+  const std::vector<std::string> handles = PutInputs(*stub, tensors.inputs, shape);
+  if (handles.size() != tensors.inputs.size()) return 1;
   v1::ComputeRequest request;
   v1::ComputeSpec& spec = *request.mutable_spec();
-  spec.set_operation(v1::OPERATION_DOUBLE_BACKWARD);
+  spec.set_operation(tensors.operation);
   spec.mutable_problem()->set_layout(v1::LAYOUT_BHND);
   for (size_t i = 0; i < handles.size(); ++i) {
     v1::InputTensor& input = *spec.add_inputs();
-    Describe(kInputs[i], shape, *input.mutable_tensor());
+    Describe(tensors.inputs[i], shape, *input.mutable_tensor());
     input.set_handle(handles[i]);
   }
-  for (v1::TensorName name : kOutputs) {
+  for (v1::TensorName name : tensors.outputs) {
     v1::OutputTensor& output = *spec.add_outputs();
     output.set_name(name);
     output.mutable_keep();
@@ -189,15 +207,19 @@ int Main(int argc, char** argv) {
     total.compute_ms += samples.compute_ms;
   }
   const auto requests = static_cast<double>(total.milliseconds.size());
-  std::cout << nlohmann::json{{"shape", shape},
+  const double p50 = Median(total.milliseconds);
+  const double empty = EmptyCallMilliseconds(*stub);
+  std::cout << nlohmann::json{{"operation", operation},
+                              {"shape", shape},
                               {"in_flight", in_flight},
                               {"requests", total.milliseconds.size()},
                               {"seconds", elapsed},
                               {"requests_per_second", requests / elapsed},
-                              {"p50_ms", Median(total.milliseconds)},
+                              {"p50_ms", p50},
+                              {"p50_over_empty_call_ms", p50 - empty},
                               {"queue_ms", total.queue_ms / requests},
                               {"compute_ms", total.compute_ms / requests},
-                              {"empty_call_p50_ms", EmptyCallMilliseconds(*stub)}}
+                              {"empty_call_p50_ms", empty}}
                    .dump()
             << "\n";
   return 0;
