@@ -470,9 +470,11 @@ FairScheduler::Freed FairScheduler::ReleaseLocked(const RequestPointer& request)
   }
   if (std::exchange(request->passed_, false)) passed_bytes_ -= request->host_bytes_;
   if (std::exchange(request->admitted_, false)) {
+    // Beside one that takes no bytes at all, its entry may be gone already.
     const auto admitted = admitted_bytes_.find(request->tenant_.get());
-    admitted->second -= request->host_bytes_;
-    if (admitted->second == 0) admitted_bytes_.erase(admitted);
+    if (admitted != admitted_bytes_.end() && (admitted->second -= request->host_bytes_) == 0) {
+      admitted_bytes_.erase(admitted);
+    }
   }
   if (request->device_ >= 0) {
     DeviceState& state = states_[static_cast<size_t>(request->device_)];

@@ -59,6 +59,19 @@ TEST(AdmissionTest, TenantWithLeastHostMemoryIsAdmittedNext) {
   EXPECT_FALSE(next.listener->admitted());
 }
 
+TEST(AdmissionTest, RequestsWithoutBytesComeAndGoBesideEachOther) {
+  Bench bench;
+  Sent some(bench, Forward(8));
+  std::vector<std::unique_ptr<Sent>> empty;
+  for (int i = 0; i < 10; ++i) {
+    empty.push_back(std::make_unique<Sent>(bench, Forward(0)));
+    ASSERT_TRUE(empty.back()->submitted->admitted);
+  }
+  some.Release();
+  for (const auto& sent : empty) sent->Release();
+  EXPECT_EQ(bench.In(RequestState::kReceiving), 0);
+}
+
 TEST(AdmissionTest, SmallRequestOfAnotherTenantPassesALargeOneThatWaits) {
   Bench bench;
   const auto large = Tenant::Create({.name = "large"});
