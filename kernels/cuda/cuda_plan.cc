@@ -360,8 +360,10 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
         launch_seconds = with_more;
         ++item;
       }
-      if (item < items && item - begin < kWholeWaves * wave) {
-        // What a last wave of few would leave idle goes to the next launch.
+      const int64_t taken = item - begin;
+      const double by_waves = static_cast<double>(Blocks(taken, wave) * launch_longest) * tile_seconds;
+      // What a last wave of few would leave idle goes to the next launch; of the last launch, what makes it too long.
+      if (taken > wave && taken < kWholeWaves * wave && (item < items || by_waves > slice_seconds)) {
         for (int64_t over = (item - begin) % wave; over > 0; --over) {
           launch_tiles -= static_cast<double>(tiles[block_of(--item)]);
         }

@@ -176,6 +176,18 @@ TEST(CudaPlanTest, AMillionKeysAreCutIntoSlicesOfABoundedShare) {
   EXPECT_LE(small, 5) << "of " << (*plan)->num_slices() << " slices: walks are cut evenly";
 }
 
+// 8,192 blocks of queries are 62 waves of 132 and 8 over, whose walks take most of a slice each.
+TEST(CudaPlanTest, ALastWaveOfFewIsASliceOfItsOwnWhereWalksAreLong) {
+  if (!Built()) GTEST_SKIP() << "this build has no kernels for sm_90a";
+  constexpr int64_t kLength = 1 << 20;
+  const auto plan = CudaPlan::Create(Of(Bob(1, kLength, 64)), kH200, 0.020);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const double wave_of_rows = 132.0 * 2 * 128 * kLength * 5 * 64;
+  for (int slice = 0; slice < (*plan)->num_slices(); ++slice) {
+    EXPECT_LE((*plan)->slice_flops(slice), 1.001 * wave_of_rows) << "slice " << slice;
+  }
+}
+
 TEST(PartsTest, ItemsThatFillTheDeviceAreNotDivided) {
   DivisiblePass pass = {
       .tiles = std::vector<int64_t>(132 * 8, 256), .tile_seconds = 2e-6, .wave = 132, .state_bytes = 65536};
