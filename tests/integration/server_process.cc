@@ -38,9 +38,11 @@ std::string ReadFile(const std::string& path) {
 }  // namespace
 
 ServerProcess ServerProcess::Serve(const std::vector<std::string>& arguments) {
-  std::vector<std::string> all = {"--metrics-listen", "127.0.0.1:0"};
-  if (std::find(arguments.begin(), arguments.end(), "--listen") == arguments.end()) {
-    all.insert(all.end(), {"--listen", "127.0.0.1:0"});
+  std::vector<std::string> all;
+  for (const char* flag : {"--listen", "--metrics-listen"}) {
+    if (std::find(arguments.begin(), arguments.end(), flag) == arguments.end()) {
+      all.insert(all.end(), {flag, "127.0.0.1:0"});
+    }
   }
   all.insert(all.end(), arguments.begin(), arguments.end());
   ServerProcess process = Start(all);

@@ -13,7 +13,7 @@ namespace flashbob::integration {
 
 class ServerProcess {
  public:
-  // Starts build/flashbob-server on free ports, or where --listen says, with these arguments besides, and waits until
+  // Starts build/flashbob-server on free ports, or where --listen and --metrics-listen say, with these arguments besides, and waits until
   // it serves; `serving()` says whether it does.
   static ServerProcess Serve(const std::vector<std::string>& arguments = {});
   // Starts it with these arguments and waits for nothing.
@@ -25,7 +25,9 @@ class ServerProcess {
 
   bool serving() const { return port_ != 0; }
   int port() const { return port_; }
+  // As its log says; 0 where that leaves out what is no error.
   int metrics_port() const;
+  pid_t pid() const { return pid_; }
   void Signal(int signal) const;
   // Its exit code; 128 + signal where one killed it; nothing where it still runs after `timeout`.
   std::optional<int> Wait(std::chrono::milliseconds timeout);

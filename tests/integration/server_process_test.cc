@@ -287,6 +287,35 @@ TEST(ServerProcessTest, ClientThatTakesNothingOfItsResultDoesNotHoldUpTheEnd) {
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+// 256 MiB in and 256 out, on one key. Whole tensors in messages or strings would take as much again.
+TEST(ServerProcessTest, LargeTensorsTakeLittleMoreMemoryThanTheirOwn) {
+  constexpr int64_t kTensorBytes = int64_t{256} << 20;
+  ServerProcess process = ServerProcess::Serve({"--host-memory-bytes", "1GiB"});
+  ASSERT_TRUE(process.serving()) << process.err();
+  const auto peak_bytes = [&] {
+    std::ifstream status("/proc/" + std::to_string(process.pid()) + "/status");
+    std::string line;
+    while (std::getline(status, line)) {
+      if (line.rfind("VmHWM:", 0) == 0) return std::strtoll(line.c_str() + 6, nullptr, 10) * 1024;
+    }
+    return -1LL;
+  };
+  const int64_t idle = peak_bytes();
+  const auto stub = StubOf(process);
+  const v1::ComputeSpec spec = OneKey(kTensorBytes / 64 / 4, 64);
+  ComputeStream stream(*stub);
+  stream.Send(spec);
+  ASSERT_TRUE(stream.SendInputs(spec));
+  stream.CloseSending();
+  int64_t received = 0;
+  while (const auto response = stream.Receive()) received += static_cast<int64_t>(response->chunk().data().size());
+  ASSERT_TRUE(stream.Finish().ok());
+  EXPECT_GT(received, kTensorBytes);
+  const int64_t over = peak_bytes() - idle - 2 * kTensorBytes;
+  std::printf("peak memory over the tensors: %.0f MiB\n", static_cast<double>(over) / (1 << 20));
+  EXPECT_LE(over, kTensorBytes / 2);
+}
+
 TEST(ServerProcessTest, IdleServerStopsWithZero) {
   for (int signal : {SIGTERM, SIGINT}) {
     ServerProcess process = ServerProcess::Serve();

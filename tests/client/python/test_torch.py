@@ -209,6 +209,26 @@ def test_lower_precisions_stay_within_their_bars(dtype: str, bars: dict[str, flo
         assert relative_error(a, b) <= bars[dtype]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_gradient_penalty_is_differentiable_in_every_dtype(
+    dtype: str, bars: dict[str, float], rng: np.random.Generator
+) -> None:
+    low = _leaves(rng, *3 * ((4, 8, 128, 64),), dtype=getattr(torch, dtype))
+    high = [t.detach().double().requires_grad_() for t in low]
+
+    def through_the_penalty(o: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+        slopes = torch.autograd.grad(o.sum(), inputs, create_graph=True)
+        penalty = sum((((slope.double().flatten(1).norm(dim=1) - 1) ** 2).mean() for slope in slopes), torch.zeros(()))
+        return list(torch.autograd.grad(penalty, inputs))
+
+    got = through_the_penalty(scaled_dot_product_attention(*low), low)
+    expected = through_the_penalty(reference_attention(*high), high)
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype == getattr(torch, dtype)
+        # Of a chain: its last operation takes what the one before rounded.
+        assert relative_error(a, b) <= 5 * bars[dtype]
+
+
 @pytest.mark.parametrize("layout", ["BHND", "BNHD", "odd"])
 def test_any_strides_give_the_same(layout: str, rng: np.random.Generator) -> None:
     def lay(t: Tensor) -> Tensor:

@@ -37,6 +37,8 @@ TEST(ServerMetricsTest, EverySeriesIsThereBeforeItsFirstUse) {
   }
   ExpectLine(text, "flashbob_device_busy_seconds_total{device=\"cuda:0\"} 0");
   ExpectLine(text, "flashbob_requests_in_state{state=\"receiving\"} 0");
+  ExpectLine(text, "flashbob_host_memory_largest_free_bytes 0");
+  ExpectLine(text, "flashbob_device_memory_largest_free_bytes{device=\"cuda:0\"} 0");
   ExpectLine(text, "flashbob_build_info{version=\"1.2.3\"} 1");
 }
 
