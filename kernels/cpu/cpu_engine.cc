@@ -12,6 +12,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/cpu_plan.h"
 #include "kernels/cpu/host_info.h"
+#include "kernels/cpu/page_memory.h"
 #include "kernels/cpu/passes.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -125,8 +126,16 @@ class CpuEngine final : public Engine {
     return pointer;
   }
   void Free(void* pointer) override { std::free(pointer); }
-  absl::StatusOr<void*> AllocateHost(size_t bytes) override { return Allocate(bytes); }
-  void FreeHost(void* pointer) override { Free(pointer); }
+  // Servers keep host memory for long; a workspace of RunToCompletion lives for a moment, on pages that are there.
+  absl::StatusOr<void*> AllocateHost(size_t bytes) override {
+    if (bytes >= PageMemory::kSmallestBlock && bytes <= static_cast<size_t>(device_.memory_bytes)) {
+      if (void* const pointer = pages_.Allocate(bytes); pointer != nullptr) return pointer;
+    }
+    return Allocate(bytes);
+  }
+  void FreeHost(void* pointer) override {
+    if (!pages_.Free(pointer)) Free(pointer);
+  }
 
   absl::Status CopyToDevice(void* device, const void* host, size_t bytes, Stream& /*stream*/) override {
     std::memcpy(device, host, bytes);
@@ -155,6 +164,7 @@ class CpuEngine final : public Engine {
 
   DeviceInfo device_;
   double slice_flops_ = 0;
+  PageMemory pages_;
   ThreadPool pool_;
   const ElementwiseKernels<float> float_kernels_;
   const ElementwiseKernels<double> double_kernels_;

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 #include <thread>
 
@@ -44,6 +45,10 @@ int64_t Resident(pid_t pid) {
 }
 
 double Mebibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+double Mean(const std::vector<int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
 
 int64_t Median(std::vector<int64_t> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
@@ -101,19 +106,22 @@ std::vector<int64_t> Watch::Windows() const {
 }
 
 std::string Watch::Growth() const {
-  const std::vector<int64_t> windows = Windows();
-  if (windows.empty()) return "too short a time to say whether memory grows";
-  const double growth =
-      static_cast<double>(*std::max_element(windows.begin(), windows.end())) / static_cast<double>(windows.front());
-  if (growth <= kAllowedGrowth) return "";
-  return absl::StrFormat("resident memory grew by %.1f %% after the warm-up", 100 * (growth - 1));
+  const auto half = static_cast<std::ptrdiff_t>(warm_bytes_.size() / 2);
+  if (half == 0) return "too short a time to say whether memory grows";
+  const double before = Mean({warm_bytes_.begin(), warm_bytes_.begin() + half});
+  const double after = Mean({warm_bytes_.begin() + half, warm_bytes_.end()});
+  if (after <= kAllowedGrowth * before) return "";
+  return absl::StrFormat("resident memory grew from %.1f to %.1f MiB after the warm-up", before / (1 << 20),
+                         after / (1 << 20));
 }
 
 std::string Watch::ToString() const {
   std::string text = absl::StrFormat("  resident: %.1f MiB before the first call; median of each tenth of the time:",
                                      Mebibytes(idle_bytes_));
   for (int64_t window : Windows()) absl::StrAppend(&text, absl::StrFormat(" %.1f", Mebibytes(window)));
-  absl::StrAppend(&text, absl::StrFormat("; %.1f now\n", Mebibytes(Resident(server_.pid()))));
+  const int64_t peak = warm_bytes_.empty() ? 0 : *std::max_element(warm_bytes_.begin(), warm_bytes_.end());
+  absl::StrAppend(&text,
+                  absl::StrFormat("; %.1f at most, %.1f now\n", Mebibytes(peak), Mebibytes(Resident(server_.pid()))));
   absl::StrAppend(&text, "  open files: ", files_, " at the start, ",
                   Entries(absl::StrCat("/proc/", server_.pid(), "/fd")), " now; threads: ", threads_, ", ",
                   Entries(absl::StrCat("/proc/", server_.pid(), "/task")), " now\n");

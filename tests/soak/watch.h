@@ -21,8 +21,8 @@ class Watch {
   void Sample(bool warm);
   // Waits until every counter is back at its start, as long as `patience`. Empty, or which is not.
   std::string BackAtTheStart(std::chrono::seconds patience) const;
-  // Empty, or by how much the resident memory grew after the warm-up: the median of each tenth of the time is compared
-  // with that of the first.
+  // Empty, or by how much the resident memory grew after the warm-up: the second half of the time is compared with the
+  // first. From second to second it follows the tensors that the server holds.
   std::string Growth() const;
   std::string ToString() const;
 

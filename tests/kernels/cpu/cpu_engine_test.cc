@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <random>
@@ -352,6 +353,34 @@ TEST(CpuEngineTest, DeviceSaysWhatTheMachineIs) {
   EXPECT_GT(engine->device().memory_bytes, int64_t{1} << 28);
   EXPECT_GT(engine->device().flops_per_second, 1e8);
   EXPECT_GE(cpu::CreateCpuEngine({})->device().compute_units, 1);
+}
+
+int64_t ResidentBytes() {
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  return pages * 4096;
+}
+
+// Blocks of many sizes, each freed beside ones that stay, would leave holes in a heap.
+TEST(CpuEngineTest, HostMemoryThatIsFreedGoesBackToTheSystem) {
+  const std::unique_ptr<Engine> engine = cpu::CreateCpuEngine({.threads = 1});
+  constexpr int kBlocks = 64;
+  constexpr size_t kBytes = size_t{1} << 20;
+  const int64_t before = ResidentBytes();
+  std::vector<void*> blocks;
+  for (int i = 0; i < kBlocks; ++i) {
+    blocks.push_back(engine->AllocateHost(kBytes).value());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back()) % kTensorAlignment, 0u);
+    std::memset(blocks.back(), 1, kBytes);
+  }
+  const int64_t held = ResidentBytes() - before;
+  EXPECT_GE(held, static_cast<int64_t>(kBlocks * kBytes) * 9 / 10);
+  for (int i = 0; i < kBlocks; ++i) {
+    if (i % 8 != 0) engine->FreeHost(blocks[static_cast<size_t>(i)]);
+  }
+  EXPECT_LE(ResidentBytes() - before, held / 4);
+  for (int i = 0; i < kBlocks; i += 8) engine->FreeHost(blocks[static_cast<size_t>(i)]);
+  engine->FreeHost(engine->AllocateHost(1000).value());
 }
 
 }  // namespace
