@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -23,6 +24,7 @@
 #include "flashbob/v1/attention_service.grpc.pb.h"
 #include "kernels/devices/devices.h"
 #include "tests/benchmark/bare_server.h"
+#include "tests/benchmark/raw_upload.h"
 
 namespace flashbob {
 namespace {
@@ -96,15 +98,29 @@ nlohmann::json Upload(const Flags& flags) {
   const std::vector<std::byte> bytes(kUploadBytes);
   struct Side {
     std::string name;
-    Client client;
+    std::function<double()> rate;
     std::vector<double> rates = {};
   };
   std::vector<Side> sides;
-  sides.push_back({"server", Connect(flags.server)});
-  for (const char* taking : {"discard", "parse", "raw"}) sides.push_back({taking, Connect(flags.bare, taking)});
-  for (Side& side : sides) UploadRate(side.client, bytes);  // memory is mapped and page locked
+  const auto add = [&](const std::string& name, Client client) {
+    sides.push_back({name, [&bytes, client]() mutable { return UploadRate(client, bytes); }});
+  };
+  add("server", Connect(flags.server));
+  for (const char* taking : {"discard", "parse", "raw"}) add(taking, Connect(flags.bare, taking));
+  const auto channel = grpc::CreateChannel(flags.bare, grpc::InsecureChannelCredentials());
+  for (const char* taking : {"discard", "raw"}) {
+    for (const bool copied : {true, false}) {
+      sides.push_back(
+          {std::string(taking) + (copied ? "_from_slices" : "_from_memory"), [&bytes, channel, taking, copied] {
+             const auto began = Clock::now();
+             if (!RawUpload(channel, taking, copied, bytes)) throw std::runtime_error("upload failed");
+             return static_cast<double>(bytes.size()) / SecondsSince(began) / 1e9;
+           }});
+    }
+  }
+  for (Side& side : sides) side.rate();  // memory is mapped and page locked
   for (int i = 0; i < flags.rounds; ++i) {
-    for (Side& side : sides) side.rates.push_back(UploadRate(side.client, bytes));
+    for (Side& side : sides) side.rates.push_back(side.rate());
   }
   nlohmann::json result;
   for (const Side& side : sides) {
@@ -113,6 +129,7 @@ nlohmann::json Upload(const Flags& flags) {
   const auto ratio = [&](size_t of, size_t to) { return Median(sides[of].rates) / Median(sides[to].rates); };
   result["server_to_discard"] = ratio(0, 1);
   result["raw_to_parse"] = ratio(3, 2);
+  result["raw_client_to_client"] = ratio(6, 3);
   return result;
 }
 
