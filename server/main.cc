@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/devices/devices.h"
+#include "server/base/grpc_log.h"
 #include "server/config/command_line.h"
 #include "server/server.h"
 #include "server/stop_signals.h"
@@ -91,6 +92,8 @@ int Main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
 
   EventLog log(options.log_level, options.log_format);
+  const SteadyClock clock;
+  const GrpcLog grpc_log(log, clock);
   const absl::StatusOr<DeviceChoice> devices = ChooseDevices(options.devices, FindDevices());
   if (!devices.ok()) {
     log.Write(LogLevel::kError, "cannot start",
@@ -100,7 +103,6 @@ int Main(int argc, char** argv) {
   if (!devices->note.empty()) {
     log.Write(LogLevel::kInfo, "devices", {{"chosen", absl::StrJoin(devices->names, ",")}, {"why", devices->note}});
   }
-  const SteadyClock clock;
   std::atomic<bool> device_lost = false;
   absl::StatusOr<std::unique_ptr<Server>> server = StartServer(options, *devices, clock, log, [&](const absl::Status&) {
     device_lost = true;
