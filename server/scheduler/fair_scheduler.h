@@ -169,6 +169,10 @@ class FairScheduler final : public Scheduler {
   // Where it has none yet.
   absl::Status AllocateOnDevice(Device& device, Request& request);
   absl::StatusOr<bool> UploadPiece(Device& device, Request& request);
+  // Waits for what was asked of the device on a stream, which ended with `status`. Where that is RESOURCE_EXHAUSTED and
+  // the device is well, the request alone fails: a kernel's code, for one, needs memory at its first launch.
+  absl::Status WaitFor(const Device& device, const Request& request, Stream& stream, absl::Status status);
+  static absl::Status ShortOfMemory(const Device& device, const Request& request, const absl::Status& status);
   // The outputs of a busy request lie in host memory.
   void Complete(Device& device, const RequestPointer& request);
   // A thread is done with a busy request for now; ends it where `status` is not OK or nobody wants it any more.

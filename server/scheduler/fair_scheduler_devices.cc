@@ -187,9 +187,22 @@ absl::Status FairScheduler::ComputeSlice(Device& device, Request& request, int s
   if (status.ok() && request.copies_inline_ && slice + 1 == plan.num_slices()) {
     status = tensors.CopyOutputs(*device.compute);
   }
-  // Nothing may be freed that the device still works on, however the launch ended.
-  status.Update(device.compute->Synchronize());
+  return WaitFor(device, request, *device.compute, status);
+}
+
+absl::Status FairScheduler::WaitFor(const Device& device, const Request& request, Stream& stream, absl::Status status) {
+  // Nothing may be freed that the device still works on, however what was asked of it ended.
+  const absl::Status waited = stream.Synchronize();
+  if (absl::IsResourceExhausted(status) && waited.ok()) return ShortOfMemory(device, request, status);
+  status.Update(waited);
   return status.ok() ? status : DeviceFailed(device, status);
+}
+
+absl::Status FairScheduler::ShortOfMemory(const Device& device, const Request& request, const absl::Status& status) {
+  return RetryableError(Reason::kQueueFull,
+                        absl::StrCat(device.engine.device().name, " has no ", request.device_memory_.bytes(),
+                                     " bytes left: ", std::string(status.message())),
+                        std::chrono::seconds(1));
 }
 
 absl::Status FairScheduler::AllocateOnDevice(Device& device, Request& request) {
@@ -200,10 +213,7 @@ absl::Status FairScheduler::AllocateOnDevice(Device& device, Request& request) {
     return absl::OkStatus();
   }
   if (!absl::IsResourceExhausted(tensors.status())) return DeviceFailed(device, tensors.status());
-  return RetryableError(Reason::kQueueFull,
-                        absl::StrCat(device.engine.device().name, " has no ", request.device_memory_.bytes(),
-                                     " bytes left: ", std::string(tensors.status().message())),
-                        std::chrono::seconds(1));
+  return ShortOfMemory(device, request, tensors.status());
 }
 
 void FairScheduler::UploadLoop(Device& device) {
@@ -241,9 +251,7 @@ absl::StatusOr<bool> FairScheduler::UploadPiece(Device& device, Request& request
   const int64_t before = tensors.copied_input_bytes();
   const TimePoint began = clock_.Now();
   absl::StatusOr<bool> more = tensors.CopyMoreInputs(kUploadPieceBytes, *device.upload);
-  absl::Status status = more.status();
-  status.Update(device.upload->Synchronize());
-  if (!status.ok()) return DeviceFailed(device, status);
+  FLASHBOB_RETURN_IF_ERROR(WaitFor(device, request, *device.upload, more.status()));
   metrics_.CountCopy(device.index, Direction::kToDevice, tensors.copied_input_bytes() - before, clock_.Now() - began);
   return more;
 }
@@ -261,14 +269,13 @@ void FairScheduler::DownloadLoop(Device& device) {
       request->busy_ = true;
     }
     const TimePoint began = clock_.Now();
-    absl::Status status = request->device_tensors_->CopyOutputs(*device.download);
-    status.Update(device.download->Synchronize());
+    const absl::Status status =
+        WaitFor(device, *request, *device.download, request->device_tensors_->CopyOutputs(*device.download));
     if (status.ok()) {
       metrics_.CountCopy(device.index, Direction::kToHost, request->computation().output_bytes(), clock_.Now() - began);
       Complete(device, request);
       continue;
     }
-    status = DeviceFailed(device, status);
     std::vector<Ended> ended;
     {
       MutexLock lock(mutex_);

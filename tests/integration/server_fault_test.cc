@@ -26,6 +26,7 @@ using client::Client;
 using client::Progress;
 using client::Shape;
 using server::Compute;
+using server::Computed;
 using server::ComputeStream;
 using server::ConnectTo;
 using server::Decode;
@@ -81,6 +82,36 @@ TEST(ServerFaultTest, HungDeviceDoesNotKeepTheProcessFromItsEnd) {
   EXPECT_EQ(error.reason, "DRAINING") << error.text;
   EXPECT_EQ(process.Wait(seconds(30)), 1) << process.err();
   EXPECT_NE(process.err().find("a device does not end its work"), std::string::npos) << process.err();
+}
+
+TEST(ServerFaultTest, WallClockThatJumpsMovesNoDeadline) {
+  for (const char* jump : {"3600", "-3600"}) {
+    setenv("FLASHBOB_TEST_WALL_CLOCK_JUMP", jump, 1);
+    ServerProcess process = Serve("");
+    unsetenv("FLASHBOB_TEST_WALL_CLOCK_JUMP");
+    ASSERT_TRUE(process.serving()) << process.err();
+    const auto stub = v1::AttentionService::NewStub(ConnectTo(process.port()));
+    const v1::ComputeSpec spec = ForwardSpec(2, 200, 16);
+    // Headers go with the first message: these two calls are known to the server before the jump.
+    ComputeStream uploading(*stub, seconds(60));
+    uploading.Send(spec);
+    ASSERT_TRUE(uploading.Receive().has_value());
+    ComputeStream short_lived(*stub, milliseconds(1500));
+    short_lived.Send(spec);
+    ASSERT_TRUE(short_lived.Receive().has_value());
+    const auto began = std::chrono::steady_clock::now();
+    process.Signal(SIGUSR2);
+    ASSERT_TRUE(uploading.SendInputs(spec));
+    uploading.CloseSending();
+    const Computed computed = ReceiveAll(uploading);
+    EXPECT_TRUE(computed.status.ok()) << computed.status.error_message();
+    EXPECT_TRUE(Compute(*stub, spec).status.ok());
+    EXPECT_EQ(short_lived.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(10));
+    // What the server says of it in its log, after it has ended.
+    WaitForLog(process, "code=DEADLINE_EXCEEDED");
+    EXPECT_EQ(process.err().find("code=CANCELLED"), std::string::npos) << process.err();
+  }
 }
 
 // A state of a request's life, and how one comes to be in it.

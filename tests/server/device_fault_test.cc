@@ -178,7 +178,7 @@ TEST_P(HungDeviceTest, HoldsUpNoOtherCallNorAnyCancellationOrDeadline) {
 
   engine_->LetGo();
   EXPECT_TRUE(server_->CleanAndServing());
-  EXPECT_EQ(Compute(*stub_, place.spec()).outputs, Expected(place.spec()));
+  EXPECT_TRUE(Compute(*stub_, place.spec()).outputs == Expected(place.spec()));
   ExpectNothingLeft();
 }
 
@@ -217,8 +217,25 @@ TEST_F(DeviceMemoryTest, ShortageFailsTheRequestAloneWithTheNumbersAndARetryDela
     EXPECT_EQ(Health(), HealthCheckResponse::SERVING);
     EXPECT_TRUE(other->SendInputs(Small()));
     EXPECT_TRUE(ReceiveAll(*other).status.ok()) << "what was there besides goes on";
-    EXPECT_EQ(Compute(*stub_, spec).outputs, Expected(spec));
+    EXPECT_TRUE(Compute(*stub_, spec).outputs == Expected(spec));
     ExpectNothingLeft();
+  }
+}
+
+// As where a kernel's code is loaded at its first launch.
+TEST_F(DeviceMemoryTest, ShortageAtWorkFailsTheRequestAloneToo) {
+  for (const Step step : {Step::kCopyToDevice, Step::kLaunch, Step::kCopyToHost}) {
+    for (const v1::ComputeSpec& spec : {Small(), Large()}) {
+      engine_->Fail(step, absl::ResourceExhaustedError("1 of 100 bytes are free"));
+      const WireError error = Decode(Compute(*stub_, spec).status);
+      EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED) << error.text;
+      EXPECT_EQ(error.reason, "QUEUE_FULL") << error.text;
+      EXPECT_GT(error.retry_seconds.value_or(0), 0);
+      EXPECT_NE(error.text.find("1 of 100 bytes are free"), std::string::npos) << error.text;
+      EXPECT_EQ(Health(), HealthCheckResponse::SERVING);
+      EXPECT_TRUE(Compute(*stub_, spec).outputs == Expected(spec));
+      ExpectNothingLeft();
+    }
   }
 }
 
