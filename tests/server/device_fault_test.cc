@@ -49,31 +49,45 @@ std::vector<std::string> Expected(const v1::ComputeSpec& spec) {
   return outputs;
 }
 
+// In one slice, short enough to be computed by the thread that takes its last input byte.
+v1::ComputeSpec Tiny() { return ForwardSpec(1, 16, 8); }
+
+enum class Size : uint8_t { kTiny, kSmall, kLarge };
+using enum Size;
+
 // Where a fault shows.
 struct Place {
   const char* name;
   Step step;
   int64_t after;  // calls of the step that go well
-  bool large;
-  v1::ComputeSpec spec() const { return large ? Large() : Small(); }
+  Size size;
+  v1::ComputeSpec spec() const { return size == kTiny ? Tiny() : size == kSmall ? Small() : Large(); }
 };
 void PrintTo(const Place& place, std::ostream* out) { *out << place.name; }
 
 constexpr Place kPlaces[] = {
-    {"HostMemory", Step::kAllocateHost, 0, false},
-    {"HostMemoryOfALargeRequest", Step::kAllocateHost, 2, true},
-    {"DeviceMemory", Step::kAllocate, 0, false},
-    {"DeviceMemoryOfALargeRequest", Step::kAllocate, 0, true},
-    {"CopyingIn", Step::kCopyToDevice, 1, false},
-    {"CopyingALargeRequestIn", Step::kCopyToDevice, 0, true},
-    {"FirstSlice", Step::kLaunch, 0, false},
-    {"LaterSlice", Step::kLaunch, 2, false},
-    {"SliceOfALargeRequest", Step::kLaunch, 0, true},
-    {"WaitingForASlice", Step::kSynchronize, 1, false},
-    {"WaitingForACopyIn", Step::kSynchronize, 0, true},
-    {"CopyingOut", Step::kCopyToHost, 1, false},
-    {"CopyingALargeResultOut", Step::kCopyToHost, 0, true},
+    {"HostMemory", Step::kAllocateHost, 0, kSmall},
+    {"HostMemoryOfALargeRequest", Step::kAllocateHost, 2, kLarge},
+    {"DeviceMemory", Step::kAllocate, 0, kSmall},
+    {"DeviceMemoryOfALargeRequest", Step::kAllocate, 0, kLarge},
+    {"CopyingIn", Step::kCopyToDevice, 1, kSmall},
+    {"CopyingALargeRequestIn", Step::kCopyToDevice, 0, kLarge},
+    {"FirstSlice", Step::kLaunch, 0, kSmall},
+    {"LaterSlice", Step::kLaunch, 2, kSmall},
+    {"SliceOfALargeRequest", Step::kLaunch, 0, kLarge},
+    {"WaitingForASlice", Step::kSynchronize, 1, kSmall},
+    {"WaitingForACopyIn", Step::kSynchronize, 0, kLarge},
+    {"CopyingOut", Step::kCopyToHost, 1, kSmall},
+    {"CopyingALargeResultOut", Step::kCopyToHost, 0, kLarge},
 };
+// Of a request that the thread computes that took its last byte.
+constexpr Place kTinyPlaces[] = {
+    {"DeviceMemoryOfATinyRequest", Step::kAllocate, 0, kTiny}, {"CopyingATinyRequestIn", Step::kCopyToDevice, 0, kTiny},
+    {"SliceOfATinyRequest", Step::kLaunch, 0, kTiny},          {"CopyingATinyResultOut", Step::kCopyToHost, 0, kTiny},
+    {"WaitingForATinyRequest", Step::kSynchronize, 0, kTiny},
+};
+
+std::string NameOf(const testing::TestParamInfo<Place>& info) { return info.param.name; }
 
 class DeviceFaultTest : public testing::TestWithParam<Place> {
  protected:
@@ -152,8 +166,8 @@ TEST_P(LostDeviceTest, IsToldToEveryCallByNameAndNothingIsLeft) {
   server_->server().Drain(std::chrono::seconds(20));
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, LostDeviceTest, testing::ValuesIn(kPlaces),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Places, LostDeviceTest, testing::ValuesIn(kPlaces), NameOf);
+INSTANTIATE_TEST_SUITE_P(TinyPlaces, LostDeviceTest, testing::ValuesIn(kTinyPlaces), NameOf);
 
 class HungDeviceTest : public DeviceFaultTest {};
 
@@ -182,8 +196,7 @@ TEST_P(HungDeviceTest, HoldsUpNoOtherCallNorAnyCancellationOrDeadline) {
   ExpectNothingLeft();
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, HungDeviceTest, testing::ValuesIn(kPlaces),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Places, HungDeviceTest, testing::ValuesIn(kPlaces), NameOf);
 
 TEST_P(HungDeviceTest, DoesNotHoldUpTheEndOfAnyCallWhenTheServerDrains) {
   const Place& place = GetParam();
@@ -200,11 +213,36 @@ TEST_P(HungDeviceTest, DoesNotHoldUpTheEndOfAnyCallWhenTheServerDrains) {
   ExpectNothingLeft();
 }
 
+class HungDeviceOfATinyRequestTest : public DeviceFaultTest {};
+
+// The thread that took its last byte waits for the device: its call ends, for the server, with that wait.
+TEST_P(HungDeviceOfATinyRequestTest, HoldsUpNoClientAndNoOtherCall) {
+  const Place& place = GetParam();
+  engine_->Hold(place.step, place.after);
+  const auto held = Start(Tiny(), true);
+  engine_->WaitUntilHeld();
+  EXPECT_EQ(Health(), HealthCheckResponse::SERVING);
+  for (int i = 0; i < 4; ++i) {
+    ComputeStream behind(*stub_, std::chrono::milliseconds(100));
+    behind.Send(Tiny());
+    behind.SendInputs(Tiny());
+    EXPECT_EQ(behind.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  held->Cancel();
+  EXPECT_EQ(held->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  engine_->LetGo();
+  EXPECT_TRUE(server_->CleanAndServing());
+  EXPECT_TRUE(Compute(*stub_, Tiny()).outputs == Expected(Tiny()));
+  ExpectNothingLeft();
+}
+
+INSTANTIATE_TEST_SUITE_P(TinyPlaces, HungDeviceOfATinyRequestTest, testing::ValuesIn(kTinyPlaces), NameOf);
+
 using DeviceMemoryTest = DeviceFaultTest;
 
 TEST_F(DeviceMemoryTest, ShortageFailsTheRequestAloneWithTheNumbersAndARetryDelay) {
   const absl::Status shortage = absl::ResourceExhaustedError("1 of 100 bytes are free");
-  for (const v1::ComputeSpec& spec : {Small(), Large()}) {
+  for (const v1::ComputeSpec& spec : {Tiny(), Small(), Large()}) {
     engine_->Fail(Step::kAllocate, shortage);
     const auto other = Start(Small(), false);
     ASSERT_TRUE(other->Receive().has_value());
@@ -225,7 +263,7 @@ TEST_F(DeviceMemoryTest, ShortageFailsTheRequestAloneWithTheNumbersAndARetryDela
 // As where a kernel's code is loaded at its first launch.
 TEST_F(DeviceMemoryTest, ShortageAtWorkFailsTheRequestAloneToo) {
   for (const Step step : {Step::kCopyToDevice, Step::kLaunch, Step::kCopyToHost}) {
-    for (const v1::ComputeSpec& spec : {Small(), Large()}) {
+    for (const v1::ComputeSpec& spec : {Tiny(), Small(), Large()}) {
       engine_->Fail(step, absl::ResourceExhaustedError("1 of 100 bytes are free"));
       const WireError error = Decode(Compute(*stub_, spec).status);
       EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED) << error.text;
