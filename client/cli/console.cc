@@ -3,6 +3,7 @@
 #include <ostream>
 
 #include "client/cli/exit_code.h"
+#include "client/cli/printable.h"
 #include "flashbob/errors.h"
 
 namespace flashbob::cli {
@@ -17,11 +18,11 @@ void Console::Print(const Json& object, const std::string& text) {
   if (json_) {
     out_ << Dump(object) << std::endl;
   } else {
-    out_ << text << std::flush;
+    out_ << Printable(text, true) << std::flush;
   }
 }
 
-void Console::Note(const std::string& text) { err_ << "flashbob: " << text << std::endl; }
+void Console::Note(const std::string& text) { err_ << "flashbob: " << Printable(text) << std::endl; }
 
 int Console::Fail(int exit_code, const absl::Status& error) {
   const std::string message(error.message());

@@ -1,7 +1,8 @@
 // Console: where a command's results and errors go.
 //
 // With --json, standard output gets one JSON object and nothing else: the result, or {"error": ...}. Without, results
-// are text for people and errors go to standard error. One thread at a time.
+// are text for people and errors go to standard error; what files and servers put into them drives no terminal. One
+// thread at a time.
 #ifndef FLASHBOB_CLIENT_CLI_CONSOLE_H_
 #define FLASHBOB_CLIENT_CLI_CONSOLE_H_
 
