@@ -19,41 +19,6 @@
 namespace flashbob::server {
 namespace {
 
-constexpr std::string_view kEndOfHead = "\r\n\r\n";
-
-const char* ReasonPhrase(int code) {
-  switch (code) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 431:
-      return "Request Header Fields Too Large";
-    default:
-      return "Service Unavailable";
-  }
-}
-
-// Pages run no script and load nothing, whatever they hold.
-std::string ToText(const HttpResponse& response, bool with_body) {
-  return absl::StrCat("HTTP/1.1 ", response.code, " ", ReasonPhrase(response.code),
-                      "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", response.body.size(),
-                      "\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-                      "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n\r\n",
-                      with_body ? response.body : "");
-}
-
-HttpResponse Plain(int code, const char* text) {
-  HttpResponse response;
-  response.code = code;
-  response.body = text;
-  return response;
-}
-
 absl::StatusOr<int> Listen(const std::string& address) {
   FLASHBOB_ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(address));
   std::string host = parsed.host;
@@ -86,7 +51,7 @@ int PortOf(int listener) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, Handler handler) {
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, HttpHandler handler) {
   const absl::StatusOr<int> listener = Listen(address);
   if (!listener.ok()) {
     return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, "; is the port taken? (",
@@ -100,7 +65,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   return std::unique_ptr<HttpServer>(new HttpServer(*listener, wake, PortOf(*listener), std::move(handler)));
 }
 
-HttpServer::HttpServer(int listener, int wake, int port, Handler handler)
+HttpServer::HttpServer(int listener, int wake, int port, HttpHandler handler)
     : listener_(listener), wake_(wake), port_(port), handler_(std::move(handler)), thread_([this] { Run(); }) {}
 
 HttpServer::~HttpServer() {
@@ -160,10 +125,9 @@ bool HttpServer::Continue(Connection& connection) {
     if (got < 0) return errno == EAGAIN || errno == EINTR;
     if (got == 0) return false;
     connection.request.append(bytes, static_cast<size_t>(got));
-    const bool whole = connection.request.find(kEndOfHead) != std::string::npos;
-    if (!whole && connection.request.size() <= kMaxRequestBytes) return true;
-    connection.answer =
-        whole ? Answer(connection.request) : ToText(Plain(431, "the request has more than 8 KiB\n"), true);
+    std::optional<std::string> answer = AnswerHttp(connection.request, handler_);
+    if (!answer.has_value()) return true;
+    connection.answer = *std::move(answer);
     connection.request = std::string();
     connection.answered = true;
   }
@@ -171,20 +135,6 @@ bool HttpServer::Continue(Connection& connection) {
   if (sent < 0) return errno == EAGAIN || errno == EINTR;
   connection.answer.erase(0, static_cast<size_t>(sent));
   return !connection.answer.empty();
-}
-
-std::string HttpServer::Answer(std::string_view request) const {
-  const std::string_view line = request.substr(0, request.find("\r\n"));
-  const size_t first = line.find(' ');
-  const size_t second = first == std::string_view::npos ? first : line.find(' ', first + 1);
-  if (second == std::string_view::npos || line.substr(second + 1).substr(0, 7) != "HTTP/1.") {
-    return ToText(Plain(400, "not an HTTP/1 request\n"), true);
-  }
-  const std::string_view method = line.substr(0, first);
-  if (method != "GET" && method != "HEAD") return ToText(Plain(405, "only GET and HEAD are served\n"), true);
-  std::string_view path = line.substr(first + 1, second - first - 1);
-  path = path.substr(0, path.find('?'));
-  return ToText(handler_(path), method == "GET");
 }
 
 }  // namespace flashbob::server

@@ -5,36 +5,26 @@
 #ifndef FLASHBOB_SERVER_HTTP_HTTP_SERVER_H_
 #define FLASHBOB_SERVER_HTTP_HTTP_SERVER_H_
 
-#include <functional>
 #include <list>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <thread>
 
 #include "absl/status/statusor.h"
 #include "server/base/clock.h"
+#include "server/http/http_answer.h"
 
 namespace flashbob::server {
-
-struct HttpResponse {
-  int code = 200;
-  std::string content_type = "text/plain; charset=utf-8";
-  std::string body;
-};
 
 // Thread safety: construct and destroy on one thread.
 class HttpServer {
  public:
-  // Called on the server's thread with the path, without a query; it should be quick.
-  using Handler = std::function<HttpResponse(std::string_view path)>;
-
   static constexpr size_t kMaxConnections = 64;
-  static constexpr size_t kMaxRequestBytes = 8 << 10;
   static constexpr Duration kMaxTime = std::chrono::seconds(5);  // from its connection to the end of its answer
 
-  // `address` is HOST:PORT; port 0 takes a free one. UNAVAILABLE where it cannot be had.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, Handler handler);
+  // `address` is HOST:PORT; port 0 takes a free one. UNAVAILABLE where it cannot be had. `handler` is called on the
+  // server's thread and should be quick.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpHandler handler);
   // Cuts connections that are open.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
@@ -51,17 +41,16 @@ class HttpServer {
     bool answered = false;
   };
 
-  HttpServer(int listener, int wake, int port, Handler handler);
+  HttpServer(int listener, int wake, int port, HttpHandler handler);
   void Run();
   void Accept();
   // Reads or writes what it can; false once the connection is done with.
   bool Continue(Connection& connection);
-  std::string Answer(std::string_view request) const;
 
   const int listener_;
   const int wake_;  // readable once the server is to stop
   const int port_;
-  const Handler handler_;
+  const HttpHandler handler_;
   std::list<Connection> connections_;  // the thread's, oldest first
   std::thread thread_;
 };

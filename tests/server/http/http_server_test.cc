@@ -78,7 +78,7 @@ TEST(HttpServerTest, ServesPagesAndNothingElse) {
 TEST(HttpServerTest, RequestThatNeverEndsIsRefusedAtItsLimit) {
   const auto server = Serve();
   const Client client(server->port());
-  client.Send("GET /page HTTP/1.1\r\n" + std::string(HttpServer::kMaxRequestBytes, 'a'));
+  client.Send("GET /page HTTP/1.1\r\n" + std::string(kMaxHttpRequestBytes, 'a'));
   EXPECT_EQ(client.Receive().rfind("HTTP/1.1 431 ", 0), 0u);
 }
 
