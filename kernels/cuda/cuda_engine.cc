@@ -25,13 +25,12 @@ constexpr size_t kReserveShare = 16;
 
 // Makes a device current on the calling thread, and leaves it so: to make another current again would give that one a
 // context, hundreds of megabytes of it, where this process has no business there.
+//
+// Also where cudaGetDevice names it already: a thread that has called nothing yet has device 0 so, but no context, and
+// the driver's functions, which make tensor maps, fail without one.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(int device) {
-    int current = 0;
-    status_ = ToStatus(cudaGetDevice(&current), "asking for the current device");
-    if (status_.ok() && current != device) status_ = ToStatus(cudaSetDevice(device), "making a device current");
-  }
+  explicit CurrentDevice(int device) : status_(ToStatus(cudaSetDevice(device), "making a device current")) {}
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 

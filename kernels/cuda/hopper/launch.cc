@@ -53,7 +53,7 @@ cudaError_t MakeMap(EncodeFunction encode, HalfType type, const PassArgs& args, 
       encode(map, type == HalfType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
              absent ? somewhere : tensor.view.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  return static_cast<cudaError_t>(result);  // the driver's errors have the runtime's numbers
 }
 
 }  // namespace

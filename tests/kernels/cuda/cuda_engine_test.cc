@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <thread>
 #include <vector>
+
+#include "kernels/conformance/case.h"
 
 namespace flashbob {
 namespace {
@@ -57,6 +60,28 @@ TEST_F(CudaEngineTest, CopiesThereAndBack) {
   EXPECT_TRUE(std::equal(bytes, bytes + kBytes, bytes + kBytes));
   engine_->Free(*device);
   engine_->FreeHost(*host);
+}
+
+TEST_F(CudaEngineTest, ALaunchMayBeTheFirstThatAThreadAsksOfTheGpu) {
+  conformance::CaseSpec spec;
+  spec.dtype = DType::kBFloat16;  // tensor maps on Hopper
+  spec.query_len = spec.key_len = spec.head_dim = spec.value_dim = 64;
+  const Computation computation = MakeComputation(spec).value();
+  absl::StatusOr<std::unique_ptr<const Plan>> plan = engine_->MakePlan(computation);
+  absl::StatusOr<std::unique_ptr<Stream>> stream = engine_->CreateStream();
+  ASSERT_TRUE(plan.ok() && stream.ok());
+  std::vector<void*> owned;
+  const auto allocate = [&](size_t bytes) { return owned.emplace_back(engine_->Allocate(bytes).value()); };
+  TensorPointers tensors;
+  (computation.inputs() | computation.outputs()).ForEach([&](TensorName name) {
+    tensors.Set(name, allocate(static_cast<size_t>(computation.problem().NumBytes(name))));
+  });
+  void* const workspace = allocate((*plan)->workspace_bytes() + 1);
+  absl::Status status;
+  std::thread([&] { status = engine_->Launch(**plan, 0, tensors, workspace, **stream); }).join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE((*stream)->Synchronize().ok());
+  for (void* pointer : owned) engine_->Free(pointer);
 }
 
 TEST_F(CudaEngineTest, TooLargeAnAllocationNamesTheNumbersAndLeavesTheEngineWorking) {
