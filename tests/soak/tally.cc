@@ -1,10 +1,17 @@
 #include "tests/soak/tally.h"
 
+#include <cstdio>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "flashbob/errors.h"
 
 namespace flashbob::soak {
+namespace {
+
+constexpr size_t kShown = 40;
+
+}  // namespace
 
 void Tally::Count(const std::string& action, const std::string& outcome) {
   MutexLock lock(mutex_);
@@ -13,7 +20,11 @@ void Tally::Count(const std::string& action, const std::string& outcome) {
 
 void Tally::Fault(const std::string& action, const std::string& what) {
   MutexLock lock(mutex_);
-  ++faults_[action + ": " + what];
+  const int64_t times = ++faults_[action + ": " + what];
+  if (times == 1 && faults_.size() <= kShown) {
+    std::printf("FAULT: %s: %s\n", action.c_str(), what.c_str());
+    std::fflush(stdout);
+  }
 }
 
 void Tally::CountChecked(int64_t bytes) {
@@ -53,9 +64,9 @@ std::string Tally::ToString() const {
     absl::StrAppend(&text, " ", what.second, " ", count, ";");
   }
   absl::StrAppend(&text, "\n  ", checked_, " answers of ", checked_bytes_ >> 20, " MiB have the bits of in process\n");
-  int shown = 0;
+  size_t shown = 0;
   for (const auto& [what, count] : faults_) {
-    if (++shown > 40) break;
+    if (++shown > kShown) break;
     absl::StrAppend(&text, "  FAULT, ", count, " times: ", what, "\n");
   }
   return text;
