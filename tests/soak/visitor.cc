@@ -167,7 +167,11 @@ void Visitor::LeaveTensors() {
 void Visitor::LoseTheConnection() {
   const Entry& entry = around_.catalogue.Draw(random_);
   server::TcpRelay relay(around_.port);
-  Client client = Client::Connect({.server = absl::StrCat("127.0.0.1:", relay.port()), .token = token_}).value();
+  // Refusals for what is full take tries too: enough of them for the last one not to be the one that is reset.
+  Client client = Client::Connect({.server = absl::StrCat("127.0.0.1:", relay.port()),
+                                   .token = token_,
+                                   .retry = {.max_attempts = 60, .max_backoff = milliseconds(500)}})
+                      .value();
   const auto way = random_() % 2 == 0 ? server::TcpRelay::Way::kToServer : server::TcpRelay::Way::kToClient;
   relay.ResetAfter(way, static_cast<int64_t>(random_() % static_cast<uint64_t>(entry.bytes + 100)));
   Judge(entry, client.Compute(entry.request, {.timeout = kTimeout}));
