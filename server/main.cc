@@ -1,5 +1,6 @@
 // flashbob-server: reads its configuration, starts a Server on every GPU (or on the CPU, where there is none), serves
 // until it is told to stop.
+#include <google/protobuf/stubs/logging.h>
 #include <malloc.h>
 
 #include <atomic>
@@ -90,6 +91,9 @@ int Main(int argc, char** argv) {
   TuneMalloc();
   StopSignals signals;
   std::signal(SIGPIPE, SIG_IGN);
+  // It writes lines of its own to stderr, in the middle of the log, whenever a client sends a text that is no UTF-8;
+  // the call says what is wrong, to its client and in the log.
+  google::protobuf::SetLogHandler(nullptr);
 
   EventLog log(options.log_level, options.log_format);
   const SteadyClock clock;

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <thread>
 
 #include "reflection.grpc.pb.h"
@@ -146,6 +147,28 @@ TEST(ServerProcessTest, PagesShowHealthReadinessAndWhatRequestsWaitFor) {
     EXPECT_NE(page.find(part), std::string::npos) << part << " in\n" << page;
   }
   EXPECT_EQ(page.find("<script"), std::string::npos);
+}
+
+// Protocol Buffers would write to stderr too, in words of its own.
+TEST(ServerProcessTest, TextThatIsNoUtf8PutsNoLineOfItsOwnIntoTheLog) {
+  ServerProcess process = ServerProcess::Serve({"--devices", "cpu", "--log-format", "json"});
+  ASSERT_TRUE(process.serving()) << process.err();
+  const auto stub = StubOf(process);
+  ComputeStream stream(*stub);
+  v1::ComputeSpec spec = OneKey(3, 4);
+  spec.set_request_id("\xff\n");
+  stream.Send(spec);
+  const WireError error = Decode(stream.Finish());
+  EXPECT_EQ(error.code, grpc::StatusCode::INVALID_ARGUMENT) << error.text;
+  EXPECT_EQ(error.reason, "BAD_SPEC");
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(seconds(20)), 0);
+  std::istringstream log(process.err());
+  int lines = 0;
+  for (std::string line; std::getline(log, line); ++lines) {
+    EXPECT_TRUE(line.rfind("{\"time\":", 0) == 0 && line.back() == '}') << line;
+  }
+  EXPECT_GE(lines, 3) << process.err();
 }
 
 TEST(ServerProcessTest, DrainingServerIsAliveAndNotReady) {
