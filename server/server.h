@@ -51,7 +51,8 @@ class Server {
   int metrics_port() const { return http_server_ == nullptr ? 0 : http_server_->port(); }
 
   // Turns health to NOT_SERVING, refuses new requests, waits for those in flight, ends the rest with UNAVAILABLE
-  // shortly before `grace` is over, and stops serving. Takes at most `grace`. Calling it again does nothing.
+  // shortly before `grace` is over, and stops serving. Takes at most `grace`, but where a device hangs under a request
+  // that is computed by the thread that took its last byte. Calling it again does nothing.
   void Drain(Duration grace);
 
   // For tests and metrics.
