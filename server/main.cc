@@ -26,8 +26,9 @@ namespace flashbob::server {
 namespace {
 
 constexpr int kExitFailed = 1;
-// Past the grace period, for slices that still run. A device that hangs does not keep the process from its end.
-constexpr Duration kForTheDevice = std::chrono::seconds(2);
+// Past the grace period, for slices that still run and for memory to be freed. A device that hangs does not keep the
+// process from its end.
+constexpr Duration kForTheDevice = std::chrono::seconds(5);
 
 // gRPC allocates and frees a buffer for each megabyte that it receives; by default glibc maps and unmaps memory for
 // each, and page faults halve the rate. Nor may each of its threads keep free memory to itself. README.md here has the
