@@ -8,6 +8,24 @@
 
 namespace flashbob {
 
+absl::Status Engine::CopyRowsToDevice(void* device, const void* host, const HostRows& rows, Stream& stream) {
+  auto* to = static_cast<std::byte*>(device);
+  const auto* from = static_cast<const std::byte*>(host);
+  for (size_t row = 0; row < rows.rows; ++row) {
+    FLASHBOB_RETURN_IF_ERROR(CopyToDevice(to + row * rows.row_bytes, from + row * rows.pitch, rows.row_bytes, stream));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::CopyRowsToHost(void* host, const HostRows& rows, const void* device, Stream& stream) {
+  auto* to = static_cast<std::byte*>(host);
+  const auto* from = static_cast<const std::byte*>(device);
+  for (size_t row = 0; row < rows.rows; ++row) {
+    FLASHBOB_RETURN_IF_ERROR(CopyToHost(to + row * rows.pitch, from + row * rows.row_bytes, rows.row_bytes, stream));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunToCompletion(Engine& engine, const Computation& computation, const TensorPointers& tensors,
                              const std::function<void(double done_flops)>& progress) {
   FLASHBOB_ASSIGN_OR_RETURN(const std::unique_ptr<const Plan> plan, engine.MakePlan(computation));

@@ -67,6 +67,13 @@ class Plan {
   Computation computation_;
 };
 
+// Rows of bytes in host memory, `pitch` bytes from the begin of one to that of the next.
+struct HostRows {
+  size_t row_bytes = 0;
+  size_t rows = 0;
+  size_t pitch = 0;
+};
+
 struct DeviceInfo {
   std::string name;             // "cpu", "cuda:0"
   std::string model;            // what the hardware calls itself
@@ -104,6 +111,9 @@ class Engine {
   // Copies on a stream. The host side must stay as it is until the stream has passed them.
   virtual absl::Status CopyToDevice(void* device, const void* host, size_t bytes, Stream& stream) = 0;
   virtual absl::Status CopyToHost(void* host, const void* device, size_t bytes, Stream& stream) = 0;
+  // The same of rows, which in device memory lie one after the other. Here: row by row.
+  virtual absl::Status CopyRowsToDevice(void* device, const void* host, const HostRows& rows, Stream& stream);
+  virtual absl::Status CopyRowsToHost(void* host, const HostRows& rows, const void* device, Stream& stream);
 };
 
 // Runs a computation from host memory to host memory: plans, allocates, copies (where the engine needs that), launches

@@ -168,16 +168,42 @@ class CudaEngine : public Engine {
     return Copy(host, device, bytes, cudaMemcpyDeviceToHost, stream);
   }
 
+  absl::Status CopyRowsToDevice(void* device, const void* host, const HostRows& rows, Stream& stream) override {
+    return CopyRows({device, rows.row_bytes}, {const_cast<void*>(host), rows.pitch}, rows, cudaMemcpyHostToDevice,
+                    stream);
+  }
+
+  absl::Status CopyRowsToHost(void* host, const HostRows& rows, const void* device, Stream& stream) override {
+    return CopyRows({host, rows.pitch}, {const_cast<void*>(device), rows.row_bytes}, rows, cudaMemcpyDeviceToHost,
+                    stream);
+  }
+
  private:
-  absl::Status Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Stream& stream) {
+  struct Pitched {
+    void* data;
+    size_t pitch;
+  };
+
+  absl::StatusOr<cudaStream_t> StreamOf(const Stream& stream) const {
     const auto* cuda_stream = dynamic_cast<const CudaStream*>(&stream);
-    if (cuda_stream == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(info_.name, " was given a stream of another engine"));
-    }
+    if (cuda_stream != nullptr) return cuda_stream->get();
+    return absl::InvalidArgumentError(absl::StrCat(info_.name, " was given a stream of another engine"));
+  }
+
+  absl::Status Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Stream& stream) {
+    FLASHBOB_ASSIGN_OR_RETURN(const cudaStream_t on, StreamOf(stream));
     const CurrentDevice current(device_);
     FLASHBOB_RETURN_IF_ERROR(current.status());
-    return ToStatus(cudaMemcpyAsync(to, from, bytes, kind, cuda_stream->get()),
-                    absl::StrCat("copying ", bytes, " bytes"));
+    return ToStatus(cudaMemcpyAsync(to, from, bytes, kind, on), absl::StrCat("copying ", bytes, " bytes"));
+  }
+
+  absl::Status CopyRows(Pitched to, Pitched from, const HostRows& rows, cudaMemcpyKind kind, Stream& stream) {
+    FLASHBOB_ASSIGN_OR_RETURN(const cudaStream_t on, StreamOf(stream));
+    const CurrentDevice current(device_);
+    FLASHBOB_RETURN_IF_ERROR(current.status());
+    return ToStatus(
+        cudaMemcpy2DAsync(to.data, to.pitch, from.data, from.pitch, rows.row_bytes, rows.rows, kind, on),
+        absl::StrCat("copying ", rows.rows, " rows of ", rows.row_bytes, " bytes, ", rows.pitch, " bytes apart"));
   }
 
   int device_;
