@@ -99,6 +99,7 @@ absl::Status Server::StartScheduler() {
   options.max_message_bytes = MaxMessageBytes(options_);
   options.device_memory_bytes = options_.device_memory_bytes;
   options.within_ready = kShort;
+  options.split_seconds = options_.split_seconds;
   options.on_device_lost = [this](const absl::Status& status) {
     device_lost_ = true;
     environment_.log->Write(LogLevel::kError, "device lost", {{"error", std::string(status.message())}});

@@ -50,6 +50,7 @@ struct Flags {
   std::optional<std::string> server_name;
   std::optional<std::string> tenants_file;
   std::optional<int64_t> max_queued_requests;
+  std::optional<double> split_seconds;
   std::optional<std::string> max_chunk_bytes;
   std::optional<double> grace_seconds;
   std::optional<double> idle_upload_seconds;
@@ -98,6 +99,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("FILE");
   app.add_option("--max-queued-requests", flags.max_queued_requests, "Requests that may wait at once [256]")
       ->type_name("N");
+  app.add_option("--split-seconds", flags.split_seconds,
+                 "Split requests of so much estimated time over the GPUs; 0: all that can be; inf: none [0.02]")
+      ->type_name("S");
   app.add_option("--max-chunk-bytes", flags.max_chunk_bytes, "Largest chunk in a message [4MiB]")->type_name("SIZE");
   app.add_option("--grace-seconds", flags.grace_seconds,
                  "End within so long of SIGTERM; requests may go on until shortly before [30]")
@@ -144,6 +148,7 @@ absl::StatusOr<ServerOptions> OptionsOf(const Flags& flags) {
   Override(options.server_name, flags.server_name);
   Override(options.tenants_file, flags.tenants_file);
   Override(options.max_queued_requests, flags.max_queued_requests);
+  Override(options.split_seconds, flags.split_seconds);
   Override(options.grace_seconds, flags.grace_seconds);
   Override(options.idle_upload_seconds, flags.idle_upload_seconds);
   Override(options.port_file, flags.port_file);

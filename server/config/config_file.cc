@@ -46,6 +46,7 @@ absl::StatusOr<ServerOptions> ApplyConfigText(const std::string& name, const std
   if (config.has_tls_client_certificates()) options.tls_client_certificates = config.tls_client_certificates();
   if (config.has_allow_insecure()) options.allow_insecure = config.allow_insecure();
   if (config.has_max_queued_requests()) options.max_queued_requests = config.max_queued_requests();
+  if (config.has_split_seconds()) options.split_seconds = config.split_seconds();
   if (config.has_max_chunk_bytes()) options.max_chunk_bytes = config.max_chunk_bytes();
   if (config.has_grace_seconds()) options.grace_seconds = config.grace_seconds();
   if (config.has_idle_upload_seconds()) options.idle_upload_seconds = config.idle_upload_seconds();

@@ -155,6 +155,8 @@ absl::StatusOr<ServerOptions> Resolve(ServerOptions options) {
         absl::StrCat("server_name is \"", options.server_name, "\"; it must be 1 to 63 letters, digits or '-'"));
   }
   FLASHBOB_RETURN_IF_ERROR(CheckRange<int64_t>("max_queued_requests", options.max_queued_requests, 1, 10000));
+  FLASHBOB_RETURN_IF_ERROR(
+      CheckRange("split_seconds", options.split_seconds, 0.0, std::numeric_limits<double>::infinity()));
   FLASHBOB_RETURN_IF_ERROR(CheckRange<int64_t>("max_chunk_bytes", options.max_chunk_bytes, 1 << 20, 1 << 30));
   for (const auto& [name, seconds, least] :
        {std::tuple{"grace_seconds", options.grace_seconds, 0.0},

@@ -30,6 +30,7 @@ struct ServerOptions {
   std::string tls_client_certificates = "required";
   bool allow_insecure = false;
   int64_t max_queued_requests = 256;
+  double split_seconds = 0.02;
   int64_t max_chunk_bytes = 4 << 20;
   double grace_seconds = 30;
   double idle_upload_seconds = 30;

@@ -107,6 +107,9 @@ ServerMetrics::ServerMetrics(const std::string& version, const std::vector<std::
   bytes_received_ =
       &Counters(registry_, "flashbob_received_bytes_total", "Tensor bytes received from clients.").Add({});
   bytes_sent_ = &Counters(registry_, "flashbob_sent_bytes_total", "Tensor bytes sent to clients.").Add({});
+  requests_split_ =
+      &Counters(registry_, "flashbob_split_requests_total", "Requests that were split over several devices.").Add({});
+  split_parts_ = &Counters(registry_, "flashbob_split_parts_total", "Parts that those were split into.").Add({});
   MakeDevices(devices);
   MakeGauges();
   prometheus::BuildGauge()
@@ -220,6 +223,11 @@ void ServerMetrics::CountCopy(size_t device, Direction direction, int64_t bytes,
   const CopySeries& series = devices_[device].copies[static_cast<size_t>(direction)];
   series.bytes->Increment(static_cast<double>(bytes));
   series.seconds->Increment(ToSeconds(took));
+}
+
+void ServerMetrics::CountSplit(size_t parts) {
+  requests_split_->Increment();
+  split_parts_->Increment(static_cast<double>(parts));
 }
 
 std::vector<prometheus::MetricFamily> ServerMetrics::Collect() {

@@ -85,6 +85,8 @@ class ServerMetrics {
   void CountSlice(size_t device, std::string_view tenant, Duration took, double flops);
   // Tensors were copied to or from a device, by its index, outside slices.
   void CountCopy(size_t device, Direction direction, int64_t bytes, Duration took);
+  // A request was split into so many parts.
+  void CountSplit(size_t parts);
 
   TenantMetrics& tenants() { return tenants_; }
 
@@ -120,6 +122,8 @@ class ServerMetrics {
   std::array<prometheus::Histogram*, kNumStages> stages_;
   prometheus::Counter* bytes_received_;
   prometheus::Counter* bytes_sent_;
+  prometheus::Counter* requests_split_;
+  prometheus::Counter* split_parts_;
   std::vector<DeviceSeries> devices_;
   std::array<prometheus::Gauge*, kNumRequestStates> in_state_;
   prometheus::Gauge* queue_depth_;

@@ -8,6 +8,9 @@
 namespace flashbob::server {
 namespace {
 
+// Rows so long are copied one by one: nothing is lost, and each can be copied a piece at a time.
+constexpr size_t kLongRowBytes = 1 << 20;
+
 int64_t Align(int64_t bytes) {
   constexpr auto kAlignment = static_cast<int64_t>(kTensorAlignment);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -24,8 +27,9 @@ int64_t DeviceTensors::BytesOf(const Engine& engine, const Plan& plan) {
   return bytes;
 }
 
-absl::StatusOr<DeviceTensors> DeviceTensors::Create(Engine& engine, const Plan& plan, const RequestMemory& memory) {
-  DeviceTensors made(engine, plan, memory);
+absl::StatusOr<DeviceTensors> DeviceTensors::Create(Engine& engine, const Plan& plan, const RequestMemory& memory,
+                                                    const AttentionProblem& whole, const Shard& shard) {
+  DeviceTensors made(engine);
   const TensorSet all = TensorsOf(plan);
   if (engine.unified_memory()) {
     all.ForEach([&](TensorName name) { made.tensors_.Set(name, memory.Data(name)); });
@@ -37,25 +41,24 @@ absl::StatusOr<DeviceTensors> DeviceTensors::Create(Engine& engine, const Plan& 
   FLASHBOB_ASSIGN_OR_RETURN(made.block_, engine.Allocate(static_cast<size_t>(bytes)));
   std::byte* next = static_cast<std::byte*>(made.block_);
   all.ForEach([&](TensorName name) {
-    if (made.BytesOf(name) == 0) return;
+    const int64_t tensor_bytes = plan.computation().problem().NumBytes(name);
+    if (tensor_bytes == 0) return;
     made.tensors_.Set(name, next);
-    next += Align(made.BytesOf(name));
+    AddPieces(memory.Data(name), next, RowsOf(whole, shard, name),
+              plan.computation().HasInput(name) ? made.inputs_ : made.outputs_);
+    next += Align(tensor_bytes);
   });
   made.workspace_ = next;
-  plan.computation().inputs().ForEach([&](TensorName name) {
-    if (made.BytesOf(name) > 0) made.to_copy_.push_back(name);
-  });
+  std::reverse(made.inputs_.begin(), made.inputs_.end());
   return made;
 }
 
 DeviceTensors::DeviceTensors(DeviceTensors&& other) noexcept
     : engine_(other.engine_),
-      plan_(other.plan_),
-      memory_(other.memory_),
       tensors_(other.tensors_),
       workspace_(other.workspace_),
-      to_copy_(std::move(other.to_copy_)),
-      copied_(other.copied_),
+      inputs_(std::move(other.inputs_)),
+      outputs_(std::move(other.outputs_)),
       copied_input_bytes_(other.copied_input_bytes_),
       block_(std::exchange(other.block_, nullptr)) {}
 
@@ -63,31 +66,56 @@ DeviceTensors::~DeviceTensors() {
   if (block_ != nullptr) engine_.Free(block_);
 }
 
-absl::StatusOr<bool> DeviceTensors::CopyMoreInputs(int64_t max_bytes, Stream& stream) {
-  while (max_bytes > 0 && !to_copy_.empty()) {
-    const TensorName name = to_copy_.back();
-    const int64_t bytes = std::min(max_bytes, BytesOf(name) - copied_);
-    FLASHBOB_RETURN_IF_ERROR(engine_.CopyToDevice(static_cast<std::byte*>(tensors_.Get(name)) + copied_,
-                                                  memory_.Data(name) + copied_, static_cast<size_t>(bytes), stream));
-    max_bytes -= bytes;
-    copied_ += bytes;
-    copied_input_bytes_ += bytes;
-    if (copied_ < BytesOf(name)) continue;
-    to_copy_.pop_back();
-    copied_ = 0;
+void DeviceTensors::AddPieces(std::byte* host, std::byte* device, const std::vector<ByteRows>& blocks,
+                              std::vector<Piece>& pieces) {
+  for (const ByteRows& block : blocks) {
+    const auto row_bytes = static_cast<size_t>(block.row_bytes);
+    const auto pitch = static_cast<size_t>(block.pitch);
+    const auto rows = static_cast<size_t>(block.rows);
+    const bool apart = row_bytes >= kLongRowBytes;
+    for (size_t row = 0; row < rows; row += apart ? 1 : rows) {
+      pieces.push_back({host + block.offset + row * pitch, device, {row_bytes, apart ? 1 : rows, pitch}});
+      device += pieces.back().rows.rows * row_bytes;
+    }
   }
-  return !to_copy_.empty();
+}
+
+absl::StatusOr<bool> DeviceTensors::CopyMoreInputs(int64_t max_bytes, Stream& stream) {
+  auto left = static_cast<size_t>(max_bytes);
+  while (left > 0 && !inputs_.empty()) {
+    Piece& piece = inputs_.back();
+    HostRows& rows = piece.rows;
+    if (rows.rows == 1) {
+      const size_t bytes = std::min(left, rows.row_bytes);
+      FLASHBOB_RETURN_IF_ERROR(engine_.CopyToDevice(piece.device, piece.host, bytes, stream));
+      left -= bytes;
+      copied_input_bytes_ += static_cast<int64_t>(bytes);
+      piece.host += bytes;
+      piece.device += bytes;
+      rows.row_bytes -= bytes;
+      if (rows.row_bytes == 0) inputs_.pop_back();
+      continue;
+    }
+    HostRows some = rows;
+    some.rows = std::min(rows.rows, std::max<size_t>(left / rows.row_bytes, 1));
+    FLASHBOB_RETURN_IF_ERROR(engine_.CopyRowsToDevice(piece.device, piece.host, some, stream));
+    left -= std::min(left, some.rows * some.row_bytes);
+    copied_input_bytes_ += static_cast<int64_t>(some.rows * some.row_bytes);
+    piece.host += some.rows * some.pitch;
+    piece.device += some.rows * some.row_bytes;
+    rows.rows -= some.rows;
+    if (rows.rows == 0) inputs_.pop_back();
+  }
+  return !inputs_.empty();
 }
 
 absl::Status DeviceTensors::CopyOutputs(Stream& stream) const {
-  if (block_ == nullptr) return absl::OkStatus();
-  absl::Status status;
-  plan_.computation().outputs().ForEach([&](TensorName name) {
-    const int64_t bytes = BytesOf(name);
-    if (bytes == 0) return;
-    status.Update(engine_.CopyToHost(memory_.Data(name), tensors_.Get(name), static_cast<size_t>(bytes), stream));
-  });
-  return status;
+  for (const Piece& piece : outputs_) {
+    FLASHBOB_RETURN_IF_ERROR(piece.rows.rows == 1
+                                 ? engine_.CopyToHost(piece.host, piece.device, piece.rows.row_bytes, stream)
+                                 : engine_.CopyRowsToHost(piece.host, piece.rows, piece.device, stream));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace flashbob::server

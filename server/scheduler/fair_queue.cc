@@ -165,14 +165,20 @@ double FairQueue::Staged(const Lane& lane) const {
   return staged;
 }
 
+bool FairQueue::HoldsSibling(const Lane& lane, const Entry& entry) const {
+  if (entry.job.group == 0) return false;
+  return std::any_of(lane.placed.begin(), lane.placed.end(),
+                     [&](Ticket placed) { return Get(placed).job.group == entry.job.group; });
+}
+
 const FairQueue::Ticket* FairQueue::BestWaiting(const Tenant& tenant, int device, TimePoint now,
                                                 bool only_short) const {
   const Ticket* best = nullptr;
   int64_t best_level = std::numeric_limits<int64_t>::min();
   for (const Ticket& ticket : tenant.waiting) {  // oldest first
     const Entry& entry = Get(ticket);
-    if (entry.job.device.value_or(device) != device) continue;
     if (only_short && entry.job.estimate > options_.quantum) continue;
+    if (HoldsSibling(tenant.lanes[static_cast<size_t>(device)], entry)) continue;
     const int64_t level = Level(entry, now);
     if (level > best_level) {
       best = &ticket;

@@ -45,10 +45,10 @@ class FairQueue {
 
   struct Job {
     std::string tenant;
-    double weight = 1;          // of the tenant, > 0; the latest one counts
-    int priority = 0;           // inside the tenant, higher first
-    Duration estimate = {};     // of its device time
-    std::optional<int> device;  // the only one that may run it
+    double weight = 1;       // of the tenant, > 0; the latest one counts
+    int priority = 0;        // inside the tenant, higher first
+    Duration estimate = {};  // of its device time
+    uint64_t group = 0;      // of those of one group, above 0, a device holds one at a time
   };
 
   FairQueue(int num_devices, Options options);
@@ -114,6 +114,8 @@ class FairQueue {
   double NextSlice(const Entry& entry) const;  // its estimate, in seconds
   // First slices of all its placed requests that have not started.
   double Staged(const Lane& lane) const;
+  // Whether a device holds another of its group.
+  bool HoldsSibling(const Lane& lane, const Entry& entry) const;
   const Ticket* BestWaiting(const Tenant& tenant, int device, TimePoint now, bool only_short) const;
   // A tenant's virtual time on a device, where it is not there: the one that it would arrive with.
   double VirtualTime(const Tenant& tenant, int device) const;

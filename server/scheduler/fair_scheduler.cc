@@ -167,56 +167,6 @@ absl::StatusOr<Submitted> FairScheduler::Submit(Submission submission) {
   return memory.status();
 }
 
-void FairScheduler::Ready(const std::shared_ptr<Request>& request) {
-  Device* device = nullptr;
-  Turn turn;
-  {
-    MutexLock lock(mutex_);
-    if (request->state_ != RequestState::kReceiving) return;
-    request->ready_ = clock_.Now();
-    request->timings_.receive = request->ready_ - request->received_;
-    request->ticket_ = next_ticket_++;
-    request->queued_ = true;
-    MoveLocked(*request, RequestState::kReady);
-    active_.emplace(request->ticket_, request);
-    FairQueue::Job job;
-    if (request->tenant_ != nullptr) {
-      job.tenant = request->tenant_->name();
-      job.weight = request->tenant_->settings().weight;
-      job.priority = request->tenant_->settings().priority;
-    }
-    job.estimate = costs_.Estimate(request->computation(), request->computation().flops());
-    queue_.Enqueue(request->ticket_, job, request->ready_);
-    device = DeviceToLendLocked(*request);
-    if (device == nullptr) {
-      WakeDevicesLocked();
-      return;
-    }
-    states_[device->index].lent = true;
-    turn = NextTurnLocked(*device);
-  }
-  TakeTurn(*device, std::move(turn));
-  MutexLock lock(mutex_);
-  states_[device->index].lent = false;
-  if (!active_.empty()) WakeDevicesLocked();
-}
-
-FairScheduler::Device* FairScheduler::DeviceToLendLocked(const Request& request) const {
-  int placed = 0;
-  for (const DeviceState& state : states_) placed += state.placed;
-  const Plan& plan = request.plan();
-  if (static_cast<size_t>(placed) + 1 < active_.size() || plan.num_slices() > 1) return nullptr;
-  for (const std::unique_ptr<Device>& device : devices_) {
-    const DeviceState& state = states_[device->index];
-    if (state.placed > 0 || state.lent || !state.lost.ok() || device->engine.unified_memory()) continue;
-    const Duration estimate = costs_.Estimate(device->index, plan.computation(), plan.computation().flops());
-    const bool short_enough =
-        estimate <= options_.within_ready && DeviceTensors::BytesOf(device->engine, plan) <= options_.inline_copy_bytes;
-    return short_enough ? device.get() : nullptr;
-  }
-  return nullptr;
-}
-
 void FairScheduler::Release(const std::shared_ptr<Request>& request) {
   Freed freed;
   std::shared_ptr<RequestListener> listener;  // destroyed once unlocked
@@ -225,7 +175,6 @@ void FairScheduler::Release(const std::shared_ptr<Request>& request) {
     if (request->state_ == RequestState::kReleased) return;
     request->withdrawn_ = true;
     listener = std::move(request->listener_);
-    if (request->busy_) return;  // the thread that works for it frees it
     freed = ReleaseLocked(request);
   }
   Dispose(std::move(freed));
@@ -241,8 +190,10 @@ RequestView FairScheduler::View(const Request& request) const {
   RequestView view;
   view.state = request.state_;
   view.host_bytes = request.host_bytes_;
-  view.slices_done = request.next_slice_;
-  view.slices = request.plan().num_slices();
+  for (const auto& part : request.parts_) {
+    view.slices_done += part->next_slice;
+    view.slices += part->plan.num_slices();
+  }
   view.device = request.device_name_;
   return view;
 }
@@ -350,7 +301,7 @@ absl::Status FairScheduler::CheckQueueLocked(const Request& request) const {
   }
   if (request.deadline() != kNoDeadline) {
     const Computation& computation = request.computation();
-    const Duration own = costs_.Estimate(computation, computation.flops());
+    const Duration own = costs_.Estimate(computation, computation.flops()) / PartsWantedLocked(computation);
     const Duration wait = WaitLocked(request, own);
     const Duration left = request.deadline() - clock_.Now();
     if ((wait + own) / kOptimism > left) {
@@ -460,9 +411,13 @@ void FairScheduler::MoveLocked(Request& request, RequestState to) {
 }
 
 FairScheduler::Freed FairScheduler::ReleaseLocked(const RequestPointer& request) {
-  if (request->queued_) queue_.Remove(request->ticket_);
-  request->queued_ = false;
-  active_.erase(request->ticket_);
+  Freed freed;
+  bool busy = false;
+  for (const auto& part : request->parts_) {
+    busy = busy || part->busy;
+    if (!part->busy) freed.on_devices.push_back(TakeOffLocked(*part));
+  }
+  if (busy) return freed;
   if (request->state_ == RequestState::kValidated) {
     std::erase(waiting_, request);
     if (first_in_line_ == request) first_in_line_.reset();
@@ -476,21 +431,20 @@ FairScheduler::Freed FairScheduler::ReleaseLocked(const RequestPointer& request)
       admitted_bytes_.erase(admitted);
     }
   }
-  if (request->device_ >= 0) {
-    DeviceState& state = states_[static_cast<size_t>(request->device_)];
-    --state.placed;
-    std::erase(state.to_upload, request);
-    std::erase(state.to_download, request);
-    request->device_ = -1;
-  }
   MoveLocked(*request, RequestState::kReleased);
-  return Freed{std::move(request->memory_), std::move(request->device_memory_), std::move(request->device_tensors_),
-               std::move(request->hold_)};
+  freed.memory = std::move(request->memory_);
+  freed.hold = std::move(request->hold_);
+  return freed;
 }
 
 FairScheduler::Ended FairScheduler::EndLocked(const RequestPointer& request, const absl::Status& status) {
-  std::shared_ptr<RequestListener> listener = std::move(request->listener_);
-  return Ended{ReleaseLocked(request), std::move(listener), status};
+  request->failure_.Update(status);
+  Ended ended;
+  ended.freed = ReleaseLocked(request);
+  if (request->state_ != RequestState::kReleased) return ended;
+  ended.listener = std::move(request->listener_);
+  ended.status = request->failure_;
+  return ended;
 }
 
 void FairScheduler::Dispose(Freed freed) {
@@ -506,17 +460,15 @@ void FairScheduler::Dispose(std::vector<Ended> ended) {
   }
 }
 
-Duration FairScheduler::LeftLocked(const Request& request) const {
-  const double left = std::max(request.computation().flops() - request.done_flops_, 0.0);
-  return costs_.Estimate(request.computation(), left);
+Duration FairScheduler::LeftLocked(const Part& part) const {
+  const Computation& computation = part.plan.computation();
+  return costs_.Estimate(computation, std::max(computation.flops() - part.done_flops, 0.0));
 }
 
 QueueEstimate FairScheduler::AheadLocked() const {
   QueueEstimate ahead;
-  for (const auto& [ticket, request] : active_) {
-    ++ahead.requests;
-    ahead.wait += LeftLocked(*request);
-  }
+  ahead.requests = CountLocked(RequestState::kReady) + CountLocked(RequestState::kRunning);
+  for (const auto& [ticket, part] : active_) ahead.wait += LeftLocked(*part);
   ahead.wait /= static_cast<int>(devices_.size());
   return ahead;
 }
@@ -527,9 +479,10 @@ Duration FairScheduler::WaitLocked(const Request& request, Duration own) const {
   std::map<const Tenant*, double> weights;
   const auto weight_of = [](const Tenant* tenant) { return tenant == nullptr ? 1.0 : tenant->settings().weight; };
   weights[request.tenant_.get()] = weight_of(request.tenant_.get());
-  for (const auto& [ticket, other] : active_) {
-    weights[other->tenant_.get()] = weight_of(other->tenant_.get());
-    if (other->tenant_ == request.tenant_) of_tenant += std::min(LeftLocked(*other), own);
+  for (const auto& [ticket, part] : active_) {
+    const Tenant* const tenant = part->request.tenant_.get();
+    weights[tenant] = weight_of(tenant);
+    if (tenant == request.tenant_.get()) of_tenant += std::min(LeftLocked(*part), own);
   }
   double all = 0;
   for (const auto& [tenant, weight] : weights) all += weight;

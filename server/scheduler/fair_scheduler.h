@@ -8,6 +8,10 @@
 // Host memory comes first, device memory second and only for what is about to run, so that no cycle of waits can form.
 // Requests belong to no device until one has memory for them: whichever is free first takes the next.
 //
+// A long request may be split when it is ready: each of its parts is some batch entries and heads, with a place of its
+// own in the queue, on whichever device is free for it, one on a device at a time. Parts share nothing but the
+// request's host memory, so none ever waits for another; the last one to end makes the request end.
+//
 // Threads of its own: one admits requests that wait for host memory, or for page-locked memory to be allocated; each
 // device has one that places requests and runs slices, looking at cancellation and deadline between them, and, where
 // its memory is apart, one that copies inputs in and one that copies outputs back, on streams of their own, so that
@@ -18,6 +22,7 @@
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,6 +36,7 @@
 #include "server/scheduler/cost_model.h"
 #include "server/scheduler/device_tensors.h"
 #include "server/scheduler/fair_queue.h"
+#include "server/scheduler/part.h"
 #include "server/scheduler/scheduler.h"
 
 namespace flashbob::server {
@@ -47,6 +53,9 @@ class FairScheduler final : public Scheduler {
     // Requests that by their estimate take no longer, where they are copied so, are computed within Ready by an idle
     // device whose memory is apart.
     Duration within_ready = Duration(0);
+    // A request of so many seconds of device time is split over the devices, into parts of half as many or more, where
+    // what is ahead of it takes no longer than itself. 0: whatever can be split is, always.
+    double split_seconds = std::numeric_limits<double>::infinity();
     FairQueue::Options fairness;
     // Called once, from some thread, when a device failed.
     std::function<void(const absl::Status&)> on_device_lost;
@@ -70,6 +79,7 @@ class FairScheduler final : public Scheduler {
 
  private:
   using RequestPointer = std::shared_ptr<Request>;
+  using PartPointer = std::shared_ptr<Part>;  // which keeps its request
 
   struct Device {
     Device(size_t index, Engine& engine, int64_t memory_bytes) : index(index), engine(engine), pool(memory_bytes) {}
@@ -87,31 +97,34 @@ class FairScheduler final : public Scheduler {
   };
   // The part of a device that changes.
   struct DeviceState {
-    std::deque<RequestPointer> to_upload;
-    std::deque<RequestPointer> to_download;
+    std::deque<PartPointer> to_upload;
+    std::deque<PartPointer> to_download;
     int placed = 0;
     bool lent = false;  // a thread in Ready has it: its own stays away
     absl::Status lost;
   };
-  // What a request held. The order of destruction matters, last to first: device memory before the count of it, host
-  // memory at the end, since whoever waits for that may rely on all else being free.
+  // What a part or a request held. The order of destruction matters, last to first: device memory before the count of
+  // it, host memory at the end, since whoever waits for that may rely on all else being free.
+  struct FreedOnDevice {
+    DeviceReservation memory;
+    std::unique_ptr<DeviceTensors> tensors;
+  };
   struct Freed {
     RequestMemory memory;
-    DeviceReservation device_memory;
-    std::unique_ptr<DeviceTensors> device_tensors;
+    std::vector<FreedOnDevice> on_devices;
     TenantHold hold;
   };
   // A request that ended otherwise than by its caller's wish.
   struct Ended {
     Freed freed;
-    std::shared_ptr<RequestListener> listener;
+    std::shared_ptr<RequestListener> listener;  // null where there is nobody to tell, or not yet
     absl::Status status;
   };
 
   // What a device has to do next.
   struct Turn {
     std::vector<Ended> ended;  // to be disposed of
-    RequestPointer request;    // busy with its next slice; null: none is due
+    PartPointer part;          // busy with its next slice; null: none is due
     int slice = 0;
   };
 
@@ -142,18 +155,30 @@ class FairScheduler final : public Scheduler {
     return in_state_[static_cast<size_t>(state)];
   }
   void MoveLocked(Request& request, RequestState to) FLASHBOB_REQUIRES(mutex_);
-  // Moves to kReleased; what is returned must be destroyed by Dispose, once unlocked.
+  // Moves to kReleased or, where a thread works for one of its parts, lets the others go: call it again once the thread
+  // is done. What is returned must be destroyed by Dispose, once unlocked.
   [[nodiscard]] Freed ReleaseLocked(const RequestPointer& request) FLASHBOB_REQUIRES(mutex_);
+  // The same for one that ends early, by the first status of those that it is called with.
   [[nodiscard]] Ended EndLocked(const RequestPointer& request, const absl::Status& status) FLASHBOB_REQUIRES(mutex_);
   void Dispose(Freed freed) FLASHBOB_EXCLUDES(mutex_);
   void Dispose(std::vector<Ended> ended) FLASHBOB_EXCLUDES(mutex_);
-  Duration LeftLocked(const Request& request) const FLASHBOB_REQUIRES(mutex_);
+  Duration LeftLocked(const Part& part) const FLASHBOB_REQUIRES(mutex_);
   QueueEstimate AheadLocked() const FLASHBOB_REQUIRES(mutex_);
   Duration WaitLocked(const Request& request, Duration own) const FLASHBOB_REQUIRES(mutex_);
   absl::Status AllLostLocked() const FLASHBOB_REQUIRES(mutex_);
+  void WakeDevicesLocked() FLASHBOB_REQUIRES(mutex_);
+
+  // fair_scheduler_parts.cc: what a request that is ready is split into, and how its parts end.
+  int PartsWantedLocked(const Computation& computation) const FLASHBOB_REQUIRES(mutex_);
+  // At most so many, at least one.
+  std::vector<std::unique_ptr<Part>> MakeParts(Request& request, int most) const;
+  void EnqueueLocked(const RequestPointer& request, std::vector<std::unique_ptr<Part>> parts) FLASHBOB_REQUIRES(mutex_);
   // A device for the thread that readies the request; null: the devices' own threads take it.
   Device* DeviceToLendLocked(const Request& request) const FLASHBOB_REQUIRES(mutex_);
-  void WakeDevicesLocked() FLASHBOB_REQUIRES(mutex_);
+  // Takes a part out of the queue and off its device, wherever it is; what it holds there is the caller's.
+  [[nodiscard]] FreedOnDevice TakeOffLocked(Part& part) FLASHBOB_REQUIRES(mutex_);
+  // The outputs of a busy part lie in host memory.
+  void Complete(const PartPointer& part);
 
   // fair_scheduler_devices.cc: on the devices.
   void ComputeLoop(Device& device);
@@ -164,20 +189,17 @@ class FairScheduler final : public Scheduler {
   std::vector<Ended> SweepLocked(const Device& device) FLASHBOB_REQUIRES(mutex_);
   void PlaceLocked(Device& device) FLASHBOB_REQUIRES(mutex_);
   bool AnotherIsIdleLocked(const Device& device) const FLASHBOB_REQUIRES(mutex_);
-  void RunSlice(Device& device, const RequestPointer& request, int slice);
-  absl::Status ComputeSlice(Device& device, Request& request, int slice);
+  void RunSlice(Device& device, const PartPointer& part, int slice);
+  absl::Status ComputeSlice(Device& device, Part& part, int slice);
   // Where it has none yet.
-  absl::Status AllocateOnDevice(Device& device, Request& request);
-  absl::StatusOr<bool> UploadPiece(Device& device, Request& request);
+  absl::Status AllocateOnDevice(Device& device, Part& part);
+  absl::StatusOr<bool> UploadPiece(Device& device, Part& part);
   // Waits for what was asked of the device on a stream, which ended with `status`. Where that is RESOURCE_EXHAUSTED and
   // the device is well, the request alone fails: a kernel's code, for one, needs memory at its first launch.
-  absl::Status WaitFor(const Device& device, const Request& request, Stream& stream, absl::Status status);
-  static absl::Status ShortOfMemory(const Device& device, const Request& request, const absl::Status& status);
-  // The outputs of a busy request lie in host memory.
-  void Complete(Device& device, const RequestPointer& request);
-  // A thread is done with a busy request for now; ends it where `status` is not OK or nobody wants it any more.
-  bool StopWorkLocked(const RequestPointer& request, absl::Status status, std::vector<Ended>& ended)
-      FLASHBOB_REQUIRES(mutex_);
+  absl::Status WaitFor(const Device& device, const Part& part, Stream& stream, absl::Status status);
+  static absl::Status ShortOfMemory(const Device& device, const Part& part, const absl::Status& status);
+  // A thread is done with a busy part for now; ends its request where `status` is not OK or nobody wants it any more.
+  bool StopWorkLocked(Part& part, absl::Status status, std::vector<Ended>& ended) FLASHBOB_REQUIRES(mutex_);
   absl::Status DeviceFailed(const Device& device, const absl::Status& status);
 
   HostMemoryPool& pool_;
@@ -198,7 +220,7 @@ class FairScheduler final : public Scheduler {
   std::deque<RequestPointer> waiting_ FLASHBOB_GUARDED_BY(mutex_);               // kValidated, for host memory
   RequestPointer first_in_line_ FLASHBOB_GUARDED_BY(mutex_);                     // of those; null: none was chosen yet
   int64_t passed_bytes_ FLASHBOB_GUARDED_BY(mutex_) = 0;                         // held by those with passed_
-  std::map<uint64_t, RequestPointer> active_ FLASHBOB_GUARDED_BY(mutex_);        // kReady and kRunning, by ticket
+  std::map<uint64_t, PartPointer> active_ FLASHBOB_GUARDED_BY(mutex_);           // not computed, by ticket
   std::map<const Tenant*, int64_t> admitted_bytes_ FLASHBOB_GUARDED_BY(mutex_);  // of host memory
   std::array<int64_t, kNumRequestStates> in_state_ FLASHBOB_GUARDED_BY(mutex_) = {};
 

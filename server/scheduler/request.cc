@@ -1,6 +1,6 @@
 #include "server/scheduler/request.h"
 
-#include "server/scheduler/device_tensors.h"
+#include "server/scheduler/part.h"
 
 namespace flashbob::server {
 

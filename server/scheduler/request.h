@@ -10,15 +10,16 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/computation.h"
 #include "kernels/engine.h"
 #include "server/auth/tenant.h"
 #include "server/base/clock.h"
-#include "server/memory/device_memory_pool.h"
 #include "server/memory/host_memory_pool.h"
 
 namespace flashbob::server {
@@ -35,6 +36,10 @@ namespace flashbob::server {
 //
 // From everywhere it also goes straight to kReleased: when the caller releases it early (cancelled, bad input,
 // draining), when its deadline passes, or when the device fails; from kRunning only once the slice that runs has ended.
+//
+// One that is split is kRunning from when the first of its parts has device memory until the outputs of the last one
+// are copied back; where it ends early, parts that nothing works for free their device memory at once, the others after
+// the slice that runs, and the last of them its host memory.
 enum class RequestState : uint8_t { kValidated, kReceiving, kReady, kRunning, kSending, kReleased };
 inline constexpr int kNumRequestStates = 6;
 const char* Name(RequestState state);  // "receiving"
@@ -42,8 +47,9 @@ const char* Name(RequestState state);  // "receiving"
 // Whether the table has this transition.
 bool MayMove(RequestState from, RequestState to);
 
-// What a caller of the scheduler hears. Calls come from the scheduler's threads, one at a time, with none of its locks
-// held, and must not block. One may still arrive after the request was released: ignore it.
+// What a caller of the scheduler hears. Calls come from the scheduler's threads, with none of its locks held, and must
+// not block; those of OnProgress from several at once where a request is split. One may still arrive after the request
+// was released: ignore it.
 class RequestListener {
  public:
   virtual ~RequestListener() = default;
@@ -79,9 +85,9 @@ struct RequestMemory {
   }
 };
 
-class DeviceTensors;
+struct Part;
 
-class Request {
+class Request : public std::enable_shared_from_this<Request> {
  public:
   Request(std::string id, std::unique_ptr<const Plan> plan, TimePoint received, TimePoint deadline);
   ~Request();
@@ -98,7 +104,7 @@ class Request {
   std::pair<HostBuffer, TenantHold> TakeOutput(TensorName name);
   // Complete from kSending on.
   const RequestTimings& timings() const { return timings_; }
-  // Name of the device that computed it, from kSending on.
+  // Name of the device that computed it, or of those, "cuda:0, cuda:1"; from kSending on.
   const std::string& device_name() const { return device_name_; }
 
  private:
@@ -109,7 +115,6 @@ class Request {
   const TimePoint received_;
   const TimePoint deadline_;
   std::shared_ptr<Tenant> tenant_;  // null: nobody's
-  uint64_t ticket_ = 0;             // its name in the fair queue
   int64_t host_bytes_ = 0;          // what memory_ takes in all
   TimePoint ready_;
 
@@ -119,19 +124,14 @@ class Request {
   RequestState state_ = RequestState::kValidated;
   std::shared_ptr<RequestListener> listener_;  // until kReleased
   TenantHold hold_;
-  bool admitted_ = false;       // counted among its tenant's host memory
-  bool passed_ = false;         // given host memory before one that had waited for longer
-  int device_ = -1;             // that holds memory for it
-  bool busy_ = false;           // a thread copies for it or runs its slice: what follows is that thread's alone
-  bool queued_ = false;         // in the fair queue
-  bool copies_inline_ = false;  // by the thread that runs its slices, in and out
-  int next_slice_ = 0;
-  double done_flops_ = 0;
-  TimePoint began_;
+  bool admitted_ = false;                     // counted among its tenant's host memory
+  bool passed_ = false;                       // given host memory before one that had waited for longer
+  std::vector<std::unique_ptr<Part>> parts_;  // from kReady on
+  absl::Status failure_;                      // why it ends early
+  double done_flops_ = 0;                     // of all parts
+  std::optional<TimePoint> began_;            // its first slice
 
   RequestMemory memory_;
-  DeviceReservation device_memory_;
-  std::unique_ptr<DeviceTensors> device_tensors_;
   RequestTimings timings_;
   std::string device_name_;
 };

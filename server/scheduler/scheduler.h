@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "server/memory/device_memory_pool.h"
 #include "server/scheduler/request.h"
 
 namespace flashbob::server {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <initializer_list>
 #include <vector>
@@ -78,6 +79,8 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
                                           "4GiB",
                                           "--max-queued-requests",
                                           "7",
+                                          "--split-seconds",
+                                          "inf",
                                           "--max-chunk-bytes",
                                           "2MiB",
                                           "--grace-seconds",
@@ -98,6 +101,7 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
   EXPECT_EQ(options.threads, 3);
   EXPECT_EQ(options.host_memory_bytes, int64_t{4} << 30);
   EXPECT_EQ(options.max_queued_requests, 7);
+  EXPECT_TRUE(std::isinf(options.split_seconds));
   EXPECT_EQ(options.max_chunk_bytes, 2 << 20);
   EXPECT_EQ(options.grace_seconds, 1.5);
   EXPECT_EQ(options.idle_upload_seconds, 2.5);
@@ -110,7 +114,7 @@ TEST(CommandLineTest, FileSetsEverythingThatFlagsSetAndFlagsOverrideIt) {
   const std::string path = WriteFile(R"(
       listen: "127.0.0.1:1" metrics_listen: "off" threads: 3 host_memory_bytes: 8388608 max_queued_requests: 7
       max_chunk_bytes: 1048576 grace_seconds: 1.5 idle_upload_seconds: 2.5 port_file: "/tmp/p" log_level: "error"
-      log_format: "json")");
+      log_format: "json" split_seconds: 0)");
   const CommandLine command_line = Parse({"--config", path, "--threads", "4", "--listen", "127.0.0.1:2"});
   ASSERT_TRUE(command_line.options.has_value()) << command_line.text;
   const ServerOptions& options = *command_line.options;
@@ -119,6 +123,7 @@ TEST(CommandLineTest, FileSetsEverythingThatFlagsSetAndFlagsOverrideIt) {
   EXPECT_EQ(options.threads, 4);
   EXPECT_EQ(options.host_memory_bytes, 8388608);
   EXPECT_EQ(options.max_queued_requests, 7);
+  EXPECT_EQ(options.split_seconds, 0);
   EXPECT_EQ(options.max_chunk_bytes, 1048576);
   EXPECT_EQ(options.grace_seconds, 1.5);
   EXPECT_EQ(options.idle_upload_seconds, 2.5);
@@ -151,6 +156,7 @@ TEST(CommandLineTest, BadFlagsAreNamedWithTheirValues) {
   ExpectContains(ErrorOf({"--host-memory-bytes", "9999999999GiB"}), {"host_memory_bytes", "63 bits"});
   ExpectContains(ErrorOf({"--host-memory-bytes", "1KiB"}), {"host_memory_bytes is 1024"});
   ExpectContains(ErrorOf({"--max-queued-requests", "0"}), {"max_queued_requests is 0"});
+  ExpectContains(ErrorOf({"--split-seconds", "-1"}), {"split_seconds is -1"});
   ExpectContains(ErrorOf({"--config", testing::TempDir()}), {testing::TempDir(), "directory"});
   ExpectContains(ErrorOf({"--max-chunk-bytes", "512KiB"}), {"max_chunk_bytes is 524288", "1048576"});
   ExpectContains(ErrorOf({"--max-chunk-bytes", "2GiB"}), {"max_chunk_bytes is 2147483648"});

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -15,8 +17,12 @@ constexpr int64_t kCopyPiece = 16 << 20;  // large inputs take turns with small 
 
 }  // namespace
 
-Simulation::Simulation(uint64_t seed, std::vector<SimulatedTenant> tenants, int64_t memory_bytes)
-    : random_(seed), tenants_(std::move(tenants)), pool_(memory_bytes), queue_(1, FairQueue::Options()) {
+Simulation::Simulation(uint64_t seed, std::vector<SimulatedTenant> tenants, const Devices& devices)
+    : random_(seed),
+      tenants_(std::move(tenants)),
+      split_seconds_(devices.split_seconds),
+      queue_(devices.count, FairQueue::Options()) {
+  for (int i = 0; i < devices.count; ++i) devices_.emplace_back(devices.memory_bytes);
   for (size_t tenant = 0; tenant < tenants_.size(); ++tenant) {
     next_arrival_.push_back(tenants_[tenant].in_flight > 0 ? kNever : 0);
     for (int i = 0; i < tenants_[tenant].in_flight; ++i) Arrive(tenant);
@@ -46,16 +52,19 @@ std::string Simulation::Drain() {
     const std::string wrong = Advance(until);
     if (!wrong.empty()) return wrong;
   }
-  if (pool_.GetUse().reserved_bytes != 0) return "memory leaked";
+  for (const Device& device : devices_) {
+    if (device.pool.GetUse().reserved_bytes != 0) return "memory leaked";
+  }
   return "";
 }
 
-double Simulation::Served(size_t tenant, double begin, double end) const {
+double Simulation::Served(size_t tenant, double begin, double end, std::optional<int> device) const {
   auto service = std::lower_bound(services_.begin(), services_.end(), begin,
                                   [](const Service& s, double time) { return s.end < time; });
   double served = 0;
-  for (; service != services_.end() && service->begin < end; ++service) {
-    if (service->tenant == tenant) served += std::min(service->end, end) - std::max(service->begin, begin);
+  for (; service != services_.end() && service->end < end + 2 * kSlice; ++service) {  // in the order of their ends
+    if (service->tenant != tenant || static_cast<int>(service->device) != device.value_or(service->device)) continue;
+    served += std::max(std::min(service->end, end) - std::max(service->begin, begin), 0.0);
   }
   return served;
 }
@@ -75,49 +84,34 @@ void Simulation::Arrive(size_t index) {
   job.tenant = absl::StrCat("tenant", index);
   job.weight = tenant.weight;
   job.priority = request.priority;
-  job.estimate = FromSeconds(request.seconds);
-  queue_.Enqueue(requests_.size(), job, Time());
+  if (request.seconds >= split_seconds_) request.parts = static_cast<int>(devices_.size());
+  job.estimate = FromSeconds(request.seconds / request.parts);
+  job.group = parts_.size() + 1;
+  for (int i = 0; i < request.parts; ++i) {
+    queue_.Enqueue(parts_.size(), job, Time());
+    parts_.push_back({requests_.size(), request.seconds / request.parts, request.bytes / request.parts});
+  }
   requests_.push_back(request);
 }
 
 std::string Simulation::Advance(double until) {
-  std::string wrong = Schedule();
+  std::string wrong;
+  for (size_t device = 0; device < devices_.size() && wrong.empty(); ++device) wrong = Schedule(device);
   if (wrong.empty()) wrong = CheckInvariants();
-  if (!wrong.empty()) return absl::StrCat("at ", now_, " s: ", wrong);
 
   double next = until;
-  if (running_.has_value()) next = std::min(next, running_->end);
-  if (copying_.has_value()) next = std::min(next, copying_->end);
+  for (const Device& device : devices_) {
+    if (device.running.has_value()) next = std::min(next, device.running->end);
+    if (device.copying.has_value()) next = std::min(next, device.copying->end);
+  }
   for (double arrival : next_arrival_) next = std::min(next, arrival);
-  now_ = next;
+  if (wrong.empty()) now_ = next;
 
-  if (running_.has_value() && running_->end <= now_) {
-    const Running slice = *running_;
-    running_.reset();
-    Request& request = requests_[slice.ticket];
-    services_.push_back({request.tenant, slice.begin, slice.end});
-    request.done_seconds += slice.end - slice.begin;
-    queue_.End(slice.ticket, FromSeconds(slice.end - slice.begin), Time());
-    if (request.done_seconds > request.seconds - 1e-7) {
-      if (request.ended >= 0) return "a request finished twice";
-      request.ended = now_;
-      ++finished_;
-      queue_.Remove(slice.ticket);
-      placed_.erase(slice.ticket);
-      if (arrivals_ && tenants_[request.tenant].in_flight > 0) Arrive(request.tenant);
-    }
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (wrong.empty() && devices_[i].running.has_value() && devices_[i].running->end <= now_) wrong = FinishSlice(i);
+    if (wrong.empty() && devices_[i].copying.has_value() && devices_[i].copying->end <= now_) FinishCopy(devices_[i]);
   }
-  if (copying_.has_value() && copying_->end <= now_) {
-    Request& request = requests_[copying_->ticket];
-    request.copied += copying_->bytes;
-    if (request.copied < request.bytes) {
-      to_copy_.push_back(copying_->ticket);
-    } else {
-      request.runnable = now_;
-      queue_.MakeRunnable(copying_->ticket);
-    }
-    copying_.reset();
-  }
+  if (!wrong.empty()) return absl::StrCat("at ", now_, " s: ", wrong);
   for (size_t tenant = 0; tenant < tenants_.size(); ++tenant) {
     if (next_arrival_[tenant] > now_) continue;
     Arrive(tenant);
@@ -127,59 +121,114 @@ std::string Simulation::Advance(double until) {
   return "";
 }
 
-std::string Simulation::Schedule() {
+std::string Simulation::FinishSlice(size_t index) {
+  Device& device = devices_[index];
+  const Running slice = *std::exchange(device.running, std::nullopt);
+  Part& part = parts_[slice.ticket];
+  Request& request = requests_[part.request];
+  const double seconds = slice.end - slice.begin;
+  services_.push_back({request.tenant, index, slice.begin, slice.end});
+  part.done_seconds += seconds;
+  request.done_seconds += seconds;
+  queue_.End(slice.ticket, FromSeconds(seconds), Time());
+  if (part.done_seconds <= part.seconds - 1e-7) return "";
+  queue_.Remove(slice.ticket);
+  device.placed.erase(slice.ticket);
+  ++finished_parts_;
+  if (++request.done_parts < request.parts) return "";
+  if (request.ended >= 0 || request.done_parts > request.parts) return "a request finished twice";
+  request.ended = now_;
+  ++finished_;
+  if (arrivals_ && tenants_[request.tenant].in_flight > 0) Arrive(request.tenant);
+  return "";
+}
+
+void Simulation::FinishCopy(Device& device) {
+  const Copying copy = *std::exchange(device.copying, std::nullopt);
+  Part& part = parts_[copy.ticket];
+  part.copied += copy.bytes;
+  if (part.copied < part.bytes) {
+    device.to_copy.push_back(copy.ticket);
+    return;
+  }
+  part.runnable = true;
+  requests_[part.request].runnable = now_;
+  queue_.MakeRunnable(copy.ticket);
+}
+
+bool Simulation::AnotherIsIdle(size_t index) const {
+  return !devices_[index].placed.empty() &&
+         std::any_of(devices_.begin(), devices_.end(), [](const Device& device) { return device.placed.empty(); });
+}
+
+void Simulation::Place(size_t index) {
+  Device& device = devices_[index];
   bool progress = true;
-  while (progress) {
+  while (progress && !AnotherIsIdle(index)) {
     progress = false;
-    auto part = DeviceMemoryPool::Part::kAny;
-    for (FairQueue::Ticket ticket : queue_.Candidates(0, Time())) {
-      const Request& request = requests_[ticket];
-      std::optional<DeviceReservation> reservation = pool_.TryReserve(request.bytes, part);
+    auto of_memory = DeviceMemoryPool::Part::kAny;
+    for (FairQueue::Ticket ticket : queue_.Candidates(static_cast<int>(index), Time())) {
+      Request& request = requests_[parts_[ticket].request];
+      std::optional<DeviceReservation> reservation = device.pool.TryReserve(parts_[ticket].bytes, of_memory);
       if (!reservation.has_value()) {
-        if (now_ - request.arrived > 1) part = DeviceMemoryPool::Part::kKeptForSmall;
+        if (now_ - request.arrived > 1) of_memory = DeviceMemoryPool::Part::kKeptForSmall;
         continue;
       }
-      queue_.Place(ticket, 0, Time());
-      placed_.emplace(ticket, *std::move(reservation));
-      to_copy_.push_back(ticket);
+      queue_.Place(ticket, static_cast<int>(index), Time());
+      request.device = static_cast<int>(index);
+      device.placed.emplace(ticket, *std::move(reservation));
+      device.to_copy.push_back(ticket);
       progress = true;
       break;  // the order may be another one now
     }
   }
-  if (!copying_.has_value() && !to_copy_.empty()) {
-    const FairQueue::Ticket ticket = to_copy_.front();
-    to_copy_.erase(to_copy_.begin());
-    const int64_t bytes = std::min(kCopyPiece, requests_[ticket].bytes - requests_[ticket].copied);
-    copying_ = Copying{ticket, bytes, now_ + 20e-6 + static_cast<double>(bytes) / kCopyBytesPerSecond};
+}
+
+std::string Simulation::Schedule(size_t index) {
+  Device& device = devices_[index];
+  Place(index);
+  if (!device.copying.has_value() && !device.to_copy.empty()) {
+    const FairQueue::Ticket ticket = device.to_copy.front();
+    device.to_copy.erase(device.to_copy.begin());
+    const int64_t bytes = std::min(kCopyPiece, parts_[ticket].bytes - parts_[ticket].copied);
+    device.copying = Copying{ticket, bytes, now_ + 20e-6 + static_cast<double>(bytes) / kCopyBytesPerSecond};
   }
-  if (running_.has_value()) return "";
-  const std::optional<FairQueue::Ticket> ticket = queue_.Next(0, Time());
+  if (device.running.has_value()) return "";
+  const std::optional<FairQueue::Ticket> ticket = queue_.Next(static_cast<int>(index), Time());
   if (!ticket.has_value()) {
-    if (queue_.waiting() > 0 && placed_.empty()) return "requests wait beside an idle and empty device";
+    if (queue_.waiting() > 0 && device.placed.empty()) return "requests wait beside an idle and empty device";
     return "";
   }
-  Request& request = requests_[*ticket];
-  if (request.runnable < 0) return "a slice began before its inputs were there";
+  const Part& part = parts_[*ticket];
+  Request& request = requests_[part.request];
+  if (!part.runnable) return "a slice began before its inputs were there";
   if (request.began < 0) request.began = now_;
   // The estimate is off by up to a tenth; slices come in different lengths.
-  const double left = request.seconds - request.done_seconds;
+  const double left = part.seconds - part.done_seconds;
   const double seconds = std::min(left, kSlice * std::uniform_real_distribution<double>(0.6, 1.0)(random_));
   queue_.Begin(*ticket, FromSeconds(seconds * std::uniform_real_distribution<double>(0.9, 1.1)(random_)));
-  running_ = Running{*ticket, now_, now_ + seconds};
+  device.running = Running{*ticket, now_, now_ + seconds};
   return "";
 }
 
 std::string Simulation::CheckInvariants() const {
-  int64_t reserved = 0;
-  for (const auto& [ticket, reservation] : placed_) reserved += reservation.bytes();
-  const DeviceMemoryPool::Use use = pool_.GetUse();
-  if (use.reserved_bytes != reserved) {
-    return absl::StrCat(use.reserved_bytes, " bytes reserved, ", reserved, " held by requests");
+  int64_t accounted = queue_.waiting() + finished_parts_;
+  for (const Device& device : devices_) {
+    int64_t reserved = 0;
+    std::set<size_t> requests;
+    for (const auto& [ticket, reservation] : device.placed) {
+      reserved += reservation.bytes();
+      if (!requests.insert(parts_[ticket].request).second) return "a device holds two parts of a request";
+    }
+    const DeviceMemoryPool::Use use = device.pool.GetUse();
+    if (use.reserved_bytes != reserved) {
+      return absl::StrCat(use.reserved_bytes, " bytes reserved, ", reserved, " held by requests");
+    }
+    if (reserved > use.limit_bytes) return absl::StrCat(reserved, " bytes reserved of ", use.limit_bytes);
+    accounted += static_cast<int64_t>(device.placed.size());
   }
-  if (reserved > use.limit_bytes) return absl::StrCat(reserved, " bytes reserved of ", use.limit_bytes);
-  const int64_t accounted = queue_.waiting() + static_cast<int64_t>(placed_.size()) + finished_;
-  if (accounted != static_cast<int64_t>(requests_.size())) {
-    return absl::StrCat(accounted, " requests accounted for of ", requests_.size());
+  if (accounted != static_cast<int64_t>(parts_.size())) {
+    return absl::StrCat(accounted, " parts of requests accounted for of ", parts_.size());
   }
   return "";
 }

@@ -1,9 +1,11 @@
-// A simulated device that FairQueue and DeviceMemoryPool run: one compute engine, one copy engine and the time are
+// Simulated devices that FairQueue and DeviceMemoryPool run: a compute engine and a copy engine each, and the time, are
 // stepped from event to event, nothing is real. Every step checks what must hold always; what happened is kept for
-// questions.
+// questions. Long requests may be split into parts, one for each device.
 #ifndef FLASHBOB_TESTS_SERVER_SCHEDULER_FAIR_QUEUE_SIMULATION_H_
 #define FLASHBOB_TESTS_SERVER_SCHEDULER_FAIR_QUEUE_SIMULATION_H_
 
+#include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <random>
@@ -30,7 +32,12 @@ class Simulation {
  public:
   static constexpr double kSlice = 0.020;  // the longest
 
-  Simulation(uint64_t seed, std::vector<SimulatedTenant> tenants, int64_t memory_bytes);
+  struct Devices {
+    int count = 1;
+    int64_t memory_bytes = 0;                                        // of each
+    double split_seconds = std::numeric_limits<double>::infinity();  // from where on a request is split
+  };
+  Simulation(uint64_t seed, std::vector<SimulatedTenant> tenants, const Devices& devices);
 
   // Lets `seconds` pass. An error names the first thing that was wrong.
   std::string Run(double seconds);
@@ -41,17 +48,20 @@ class Simulation {
     size_t tenant = 0;
     double seconds = 0;
     int64_t bytes = 0;
-    int64_t copied = 0;
     int priority = 0;
     double arrived = 0;
-    double runnable = -1;  // when its inputs were in device memory
+    int parts = 1;
+    int device = -1;       // that its last part was placed on
+    double runnable = -1;  // when the inputs of the last part were in device memory
     double began = -1;
     double ended = -1;
     double done_seconds = 0;
+    int done_parts = 0;
   };
   // A slice that ran.
   struct Service {
     size_t tenant;
+    size_t device;
     double begin;
     double end;
   };
@@ -59,11 +69,19 @@ class Simulation {
   double now() const { return now_; }
   const std::vector<Request>& requests() const { return requests_; }
   const std::vector<Service>& services() const { return services_; }
-  // Device time that a tenant had in a window.
-  double Served(size_t tenant, double begin, double end) const;
-  const DeviceMemoryPool& pool() const { return pool_; }
+  // Time that a tenant had in a window, of one device or of all.
+  double Served(size_t tenant, double begin, double end, std::optional<int> device = std::nullopt) const;
 
  private:
+  // By ticket. A request has one or, where it is split, one for each device.
+  struct Part {
+    size_t request = 0;
+    double seconds = 0;
+    int64_t bytes = 0;
+    int64_t copied = 0;
+    double done_seconds = 0;
+    bool runnable = false;
+  };
   struct Running {
     FairQueue::Ticket ticket;
     double begin;
@@ -75,25 +93,37 @@ class Simulation {
     double end;
   };
 
+  struct Device {
+    explicit Device(int64_t memory_bytes) : pool(memory_bytes) {}
+    DeviceMemoryPool pool;
+    std::map<FairQueue::Ticket, DeviceReservation> placed;
+    std::vector<FairQueue::Ticket> to_copy;
+    std::optional<Copying> copying;
+    std::optional<Running> running;
+  };
+
   void Arrive(size_t tenant);
   std::string Advance(double until);  // to the next event, no further than `until`
-  std::string Schedule();
+  std::string FinishSlice(size_t device);
+  void FinishCopy(Device& device);
+  std::string Schedule(size_t device);
+  void Place(size_t device);
+  bool AnotherIsIdle(size_t device) const;
   std::string CheckInvariants() const;
   TimePoint Time() const { return TimePoint(FromSeconds(now_)); }
 
   std::mt19937_64 random_;
   const std::vector<SimulatedTenant> tenants_;
-  DeviceMemoryPool pool_;
+  const double split_seconds_;
   FairQueue queue_;
   bool arrivals_ = true;
   double now_ = 0;
   std::vector<double> next_arrival_;
-  std::vector<Request> requests_;  // by ticket
-  std::map<FairQueue::Ticket, DeviceReservation> placed_;
-  std::vector<FairQueue::Ticket> to_copy_;
-  std::optional<Copying> copying_;
-  std::optional<Running> running_;
-  int64_t finished_ = 0;
+  std::vector<Request> requests_;
+  std::vector<Part> parts_;
+  std::deque<Device> devices_;
+  int64_t finished_ = 0;  // requests
+  int64_t finished_parts_ = 0;
   std::vector<Service> services_;
 };
 

@@ -63,7 +63,7 @@ void ExpectShortWaits(const Simulation& simulation) {
   for (const Simulation::Request& request : simulation.requests()) {
     if (request.seconds > 0.0011 || request.began < 0) continue;
     for (size_t tenant = 0; tenant < kTenants; ++tenant) {
-      const double waited_for = simulation.Served(tenant, request.runnable, request.began);
+      const double waited_for = simulation.Served(tenant, request.runnable, request.began, request.device);
       ASSERT_LE(waited_for, 2 * Simulation::kSlice + 1e-6) << "tenant " << tenant << " before a request of tenant "
                                                            << request.tenant << " that arrived at " << request.arrived;
     }
@@ -82,7 +82,7 @@ TEST(FairQueueSimulation, BackloggedTenantsGetTheirShareAndShortRequestsTheirTur
     std::vector<SimulatedTenant> tenants;
     for (int i = 0; i < kTenants; ++i) tenants.push_back(i < flooding ? Flooding(random) : Light(random));
     // Room for all that the tenants may have under way at once: here time is what is short.
-    Simulation simulation(seed, tenants, 140 * kGiB);
+    Simulation simulation(seed, tenants, {.memory_bytes = 140 * kGiB});
     ASSERT_EQ(simulation.Run(kSeconds), "");
     ExpectShortWaits(simulation);
 
@@ -115,7 +115,7 @@ TEST(FairQueueSimulation, EverythingIsDoneWhereMemoryIsShort) {
     }
     // Between one and a few of the largest requests fit.
     const int64_t memory = std::uniform_int_distribution<int64_t>(2, 5)(random) * kGiB;
-    Simulation simulation(seed, tenants, memory);
+    Simulation simulation(seed, tenants, {.memory_bytes = memory});
     ASSERT_EQ(simulation.Run(20), "");
     ASSERT_EQ(simulation.Drain(), "");
     ExpectShortWaits(simulation);
@@ -133,7 +133,7 @@ TEST(FairQueueSimulation, LightTenantsHardlyNoticeAFlood) {
     for (int i = 0; i < kTenants - 1; ++i) tenants.push_back(Flooding(random));
     tenants.push_back(Light(random));
     tenants.back().requests_per_second = 2;
-    Simulation simulation(seed, tenants, 140 * kGiB);
+    Simulation simulation(seed, tenants, {.memory_bytes = 140 * kGiB});
     ASSERT_EQ(simulation.Run(20), "");
     for (const Simulation::Request& request : simulation.requests()) {
       if (request.tenant != kTenants - 1 || request.arrived > 19) continue;
@@ -141,6 +141,77 @@ TEST(FairQueueSimulation, LightTenantsHardlyNoticeAFlood) {
       // From arrival to result: two slices of each, and its share of the copy engine.
       ASSERT_LE(request.ended - request.arrived, 2 * kTenants * Simulation::kSlice + 0.1) << request.arrived;
     }
+  }
+}
+
+TEST(FairQueueSimulation, SharesAndTurnsAreKeptWhereLongRequestsAreSplitOverDevices) {
+  constexpr int kSchedules = 25;
+  constexpr double kWindow = 10;
+  for (int schedule = 0; schedule < kSchedules; ++schedule) {
+    const uint64_t seed = BaseSeed() + 3'000'000 + static_cast<uint64_t>(schedule);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const int devices = std::uniform_int_distribution<int>(2, 4)(random);
+    const int flooding = std::uniform_int_distribution<int>(2, kTenants)(random);
+    std::vector<SimulatedTenant> tenants;
+    for (int i = 0; i < kTenants; ++i) {
+      tenants.push_back(i < flooding ? Flooding(random) : Light(random));
+      // Some always wait, whatever devices hold: up to a quantum's worth of short ones each.
+      if (i < flooding) tenants.back().in_flight = devices * (tenants.back().in_flight + 20);
+    }
+    Simulation simulation(seed, tenants, {.count = devices, .memory_bytes = 140 * kGiB, .split_seconds = 0.05});
+    ASSERT_EQ(simulation.Run(15), "");
+    ExpectShortWaits(simulation);
+
+    double weights = 0;
+    for (int i = 0; i < flooding; ++i) weights += tenants[static_cast<size_t>(i)].weight;
+    for (int device = 0; device < devices; ++device) {
+      for (double begin = 1; begin + kWindow < 15; begin += 0.73) {
+        double left = kWindow;  // for those that always want more
+        for (size_t i = static_cast<size_t>(flooding); i < kTenants; ++i) {
+          left -= simulation.Served(i, begin, begin + kWindow, device);
+        }
+        for (size_t i = 0; i < static_cast<size_t>(flooding); ++i) {
+          const double due = left * tenants[i].weight / weights;
+          ASSERT_NEAR(simulation.Served(i, begin, begin + kWindow, device), due,
+                      std::max(0.05 * due, Simulation::kSlice))
+              << "tenant " << i << " of weight " << tenants[i].weight << " of " << weights << " from " << begin
+              << " s on device " << device << " of " << devices;
+        }
+      }
+    }
+  }
+}
+
+TEST(FairQueueSimulation, EverythingIsDoneWhereMemoryIsShortAndRequestsAreSplit) {
+  constexpr int kSchedules = 100;
+  for (int schedule = 0; schedule < kSchedules; ++schedule) {
+    const uint64_t seed = BaseSeed() + 4'000'000 + static_cast<uint64_t>(schedule);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    std::vector<SimulatedTenant> tenants;
+    for (int i = 0; i < kTenants; ++i) {
+      const int kind = std::uniform_int_distribution<int>(0, 3)(random);
+      tenants.push_back(kind == 0 ? Flooding(random) : kind == 1 ? Light(random) : Mixed(random));
+    }
+    const int64_t memory = std::uniform_int_distribution<int64_t>(2, 5)(random) * kGiB;
+    const int devices = std::uniform_int_distribution<int>(2, 4)(random);
+    Simulation simulation(seed, tenants, {.count = devices, .memory_bytes = memory, .split_seconds = 0.05});
+    ASSERT_EQ(simulation.Run(10), "");
+    ASSERT_EQ(simulation.Drain(), "");
+    ExpectShortWaits(simulation);
+    for (const Simulation::Request& request : simulation.requests()) ASSERT_GE(request.ended, 0);
+  }
+}
+
+TEST(FairQueueSimulation, LoneSplitRequestTakesItsShareOfEachDevice) {
+  for (int devices : {1, 2, 4, 8}) {
+    SimulatedTenant tenant;
+    tenant.in_flight = 1;
+    tenant.min_seconds = tenant.max_seconds = 8;
+    Simulation simulation(BaseSeed(), {tenant}, {.count = devices, .memory_bytes = 140 * kGiB, .split_seconds = 0.05});
+    ASSERT_EQ(simulation.Run(9), "");
+    EXPECT_NEAR(simulation.requests()[0].ended, 8.0 / devices, 0.05) << devices;
   }
 }
 

@@ -151,14 +151,22 @@ TEST(FairQueueTest, LongRequestsThatHoldMemoryAreFew) {
   EXPECT_TRUE(bench.Step() == quick || bench.Step() == quick) << "short ones pass";
 }
 
-TEST(FairQueueTest, RequestForOneDeviceIsNoCandidateOfAnother) {
+TEST(FairQueueTest, DeviceHoldsOneOfAGroupAtATimeAndLetsOthersPass) {
   FairQueue queue(2, {});
   FairQueue::Job job;
   job.tenant = "t";
-  job.device = 1;
+  job.estimate = seconds(1);
+  job.group = 5;
+  queue.Enqueue(5, job, TimePoint());
+  queue.Enqueue(6, job, TimePoint());
+  job.group = 0;
   queue.Enqueue(7, job, TimePoint());
-  EXPECT_TRUE(queue.Candidates(0, TimePoint()).empty());
-  EXPECT_EQ(queue.Candidates(1, TimePoint()), std::vector<Ticket>{7});
+  EXPECT_EQ(queue.Candidates(0, TimePoint()), std::vector<Ticket>{5});
+  queue.Place(5, 0, TimePoint());
+  EXPECT_EQ(queue.Candidates(0, TimePoint()), std::vector<Ticket>{7});
+  EXPECT_EQ(queue.Candidates(1, TimePoint()), std::vector<Ticket>{6});
+  queue.Remove(5);
+  EXPECT_EQ(queue.Candidates(0, TimePoint()), std::vector<Ticket>{6});
 }
 
 TEST(FairQueueTest, RemovedRequestsAreForgotten) {

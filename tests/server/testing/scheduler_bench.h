@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -20,11 +21,11 @@ namespace flashbob::server {
 inline constexpr int64_t kHostLimit = 1 << 20;
 inline constexpr int64_t kMessageBytes = 4096;
 
-// FORWARD on [1, 1, length, 8], of which only o is wanted.
-inline Computation Forward(int64_t length, DType dtype = DType::kFloat32) {
+// FORWARD on [1, heads, length, 8], of which only o is wanted.
+inline Computation Forward(int64_t length, DType dtype = DType::kFloat32, int64_t heads = 1) {
   std::vector<TensorInfo> inputs;
   for (TensorName name : {TensorName::kQ, TensorName::kK, TensorName::kV}) {
-    inputs.push_back({name, dtype, {1, 1, length, 8}});
+    inputs.push_back({name, dtype, {1, heads, length, 8}});
   }
   return *Computation::Create(Operation::kForward, {}, inputs, {TensorName::kO});
 }
@@ -83,9 +84,10 @@ class RecordingListener final : public RequestListener {
 // A scheduler on a held engine: no slice begins before engine.Step.
 struct Bench {
   explicit Bench(SteppedEngine::Options engine_options = {}, int64_t max_queued = 100, bool two_devices = false,
-                 int64_t inline_copy_bytes = 0, Duration within_ready = Duration(0))
+                 int64_t inline_copy_bytes = 0, Duration within_ready = Duration(0),
+                 double split_seconds = std::numeric_limits<double>::infinity())
       : engine(engine_options),
-        second(engine_options),
+        second(Second(engine_options)),
         pool(engine, clock, kHostLimit),
         metrics("test", {"stepped", "second"}) {
     FairScheduler::Options options;
@@ -93,6 +95,7 @@ struct Bench {
     options.max_message_bytes = kMessageBytes;
     options.inline_copy_bytes = inline_copy_bytes;
     options.within_ready = within_ready;
+    options.split_seconds = split_seconds;
     options.on_device_lost = [this](const absl::Status&) { ++devices_lost; };
     std::vector<Engine*> engines = {&engine};
     if (two_devices) engines.push_back(&second);
@@ -103,6 +106,11 @@ struct Bench {
   ~Bench() {
     engine.LetGo();
     second.LetGo();
+  }
+
+  static SteppedEngine::Options Second(SteppedEngine::Options options) {
+    options.name = "second";
+    return options;
   }
 
   // Waits until no memory is held; the scheduler frees it on threads of its own.

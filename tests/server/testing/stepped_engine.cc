@@ -54,7 +54,7 @@ std::vector<std::byte> PatternOf(const Computation& computation, const TensorPoi
 }
 
 SteppedEngine::SteppedEngine(Options options) : options_(options) {
-  device_.name = "stepped";
+  device_.name = options.name;
   device_.model = "engine of the tests";
   device_.compute_units = 1;
   device_.memory_bytes = options.device_memory_bytes;

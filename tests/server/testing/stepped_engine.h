@@ -25,6 +25,7 @@ class SteppedEngine final : public Engine {
     size_t workspace_bytes = 0;
     int64_t device_memory_bytes = int64_t{1} << 40;
     double flops_per_second = 1e12;
+    const char* name = "stepped";
   };
   explicit SteppedEngine(Options options);
   SteppedEngine() : SteppedEngine(Options()) {}
