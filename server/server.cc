@@ -21,6 +21,7 @@ namespace flashbob::server {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(200);
+constexpr Duration kHangLook = std::chrono::seconds(1);
 // Files that changed are taken over within this and the second that gRPC takes to look at certificates.
 constexpr Duration kReload = std::chrono::milliseconds(500);
 // Free memory that no request used for so long goes back to the system.
@@ -49,6 +50,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   FLASHBOB_RETURN_IF_ERROR(server->StartGrpc());
   FLASHBOB_RETURN_IF_ERROR(server->StartMetrics());
   server->ticker_ = std::make_unique<Ticker>(kTick, [server = server.get()] { server->Tick(); });
+  // On a thread of its own: to free memory, as Tick does, may wait for a device that hangs.
+  server->hang_ticker_ =
+      std::make_unique<Ticker>(kHangLook, [server = server.get()] { server->scheduler_->LookForHangs(); });
   server->reload_ticker_ = std::make_unique<Ticker>(kReload, [server = server.get()] { server->Reload(); });
   return server;
 }
@@ -62,6 +66,7 @@ Server::Server(const ServerOptions& options, Environment environment)
 Server::~Server() {
   Drain(Duration(0));
   ticker_.reset();
+  hang_ticker_.reset();
   reload_ticker_.reset();
   http_server_.reset();
   metrics_->SetGaugeSource(nullptr);

@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<FairScheduler>> FairScheduler::Create(const std::
   for (Engine* engine : engines) {
     const int64_t all = engine->device().usable_bytes;
     const int64_t bytes = options.device_memory_bytes > 0 ? std::min(options.device_memory_bytes, all) : all;
-    auto device = std::make_unique<Device>(devices.size(), *engine, bytes);
+    auto device = std::make_unique<Device>(devices.size(), *engine, bytes, options.hang_looks);
     for (std::unique_ptr<Stream>* stream : {&device->upload, &device->compute, &device->download}) {
       FLASHBOB_ASSIGN_OR_RETURN(*stream, engine->CreateStream());
     }

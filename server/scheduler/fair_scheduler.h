@@ -36,6 +36,7 @@
 #include "server/scheduler/cost_model.h"
 #include "server/scheduler/device_tensors.h"
 #include "server/scheduler/fair_queue.h"
+#include "server/scheduler/hang_watch.h"
 #include "server/scheduler/part.h"
 #include "server/scheduler/scheduler.h"
 
@@ -57,6 +58,7 @@ class FairScheduler final : public Scheduler {
     // what is ahead of it takes no longer than itself. 0: whatever can be split is, always.
     double split_seconds = std::numeric_limits<double>::infinity();
     FairQueue::Options fairness;
+    int hang_looks = 60;  // LookForHangs that find a device at the same work
     // Called once, from some thread, when a device failed.
     std::function<void(const absl::Status&)> on_device_lost;
   };
@@ -75,6 +77,7 @@ class FairScheduler final : public Scheduler {
   RequestView View(const Request& request) const override;
   std::array<int64_t, kNumRequestStates> CountByState() const override;
   std::vector<DeviceUse> Devices() const override;
+  void LookForHangs() override;
   void Drain() override;
 
  private:
@@ -82,11 +85,13 @@ class FairScheduler final : public Scheduler {
   using PartPointer = std::shared_ptr<Part>;  // which keeps its request
 
   struct Device {
-    Device(size_t index, Engine& engine, int64_t memory_bytes) : index(index), engine(engine), pool(memory_bytes) {}
+    Device(size_t index, Engine& engine, int64_t memory_bytes, int hang_looks)
+        : index(index), engine(engine), pool(memory_bytes), hang_watch(hang_looks) {}
 
     const size_t index;
     Engine& engine;
     DeviceMemoryPool pool;
+    HangWatch hang_watch;
     std::unique_ptr<Stream> upload;
     std::unique_ptr<Stream> compute;
     std::unique_ptr<Stream> download;
@@ -194,6 +199,7 @@ class FairScheduler final : public Scheduler {
   // Where it has none yet.
   absl::Status AllocateOnDevice(Device& device, Part& part);
   absl::StatusOr<bool> UploadPiece(Device& device, Part& part);
+  absl::Status DownloadOutputs(Device& device, const Part& part);
   // Waits for what was asked of the device on a stream, which ended with `status`. Where that is RESOURCE_EXHAUSTED and
   // the device is well, the request alone fails: a kernel's code, for one, needs memory at its first launch.
   absl::Status WaitFor(const Device& device, const Part& part, Stream& stream, absl::Status status);
@@ -201,6 +207,8 @@ class FairScheduler final : public Scheduler {
   // A thread is done with a busy part for now; ends its request where `status` is not OK or nobody wants it any more.
   bool StopWorkLocked(Part& part, absl::Status status, std::vector<Ended>& ended) FLASHBOB_REQUIRES(mutex_);
   absl::Status DeviceFailed(const Device& device, const absl::Status& status);
+  // Ends the calls of all that is on a device that hangs. What that works on keeps its memory until it comes back.
+  void GiveUp(const Device& device, const absl::Status& lost);
 
   HostMemoryPool& pool_;
   const Clock& clock_;

@@ -1,6 +1,7 @@
 // FairScheduler's threads of the devices: placing, copying in, slices, copying back.
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -181,6 +182,7 @@ void FairScheduler::RunSlice(Device& device, const PartPointer& part, int slice)
 absl::Status FairScheduler::ComputeSlice(Device& device, Part& part, int slice) {
   const Plan& plan = part.plan;
   if (slice >= plan.num_slices()) return absl::OkStatus();
+  const HangWatch::Work work(device.hang_watch);
   FLASHBOB_RETURN_IF_ERROR(AllocateOnDevice(device, part));
   DeviceTensors& tensors = *part.device_tensors;
   absl::Status status;
@@ -254,6 +256,7 @@ void FairScheduler::UploadLoop(Device& device) {
 }
 
 absl::StatusOr<bool> FairScheduler::UploadPiece(Device& device, Part& part) {
+  const HangWatch::Work work(device.hang_watch);
   FLASHBOB_RETURN_IF_ERROR(AllocateOnDevice(device, part));
   DeviceTensors& tensors = *part.device_tensors;
   const int64_t before = tensors.copied_input_bytes();
@@ -262,6 +265,11 @@ absl::StatusOr<bool> FairScheduler::UploadPiece(Device& device, Part& part) {
   FLASHBOB_RETURN_IF_ERROR(WaitFor(device, part, *device.upload, more.status()));
   metrics_.CountCopy(device.index, Direction::kToDevice, tensors.copied_input_bytes() - before, clock_.Now() - began);
   return more;
+}
+
+absl::Status FairScheduler::DownloadOutputs(Device& device, const Part& part) {
+  const HangWatch::Work work(device.hang_watch);
+  return WaitFor(device, part, *device.download, part.device_tensors->CopyOutputs(*device.download));
 }
 
 void FairScheduler::DownloadLoop(Device& device) {
@@ -277,8 +285,7 @@ void FairScheduler::DownloadLoop(Device& device) {
       part->busy = true;
     }
     const TimePoint began = clock_.Now();
-    const absl::Status status =
-        WaitFor(device, *part, *device.download, part->device_tensors->CopyOutputs(*device.download));
+    const absl::Status status = DownloadOutputs(device, *part);
     if (status.ok()) {
       metrics_.CountCopy(device.index, Direction::kToHost, part->plan.computation().output_bytes(),
                          clock_.Now() - began);
@@ -309,6 +316,34 @@ absl::Status FairScheduler::DeviceFailed(const Device& device, const absl::Statu
   }
   if (first && options_.on_device_lost) options_.on_device_lost(lost);
   return lost;
+}
+
+void FairScheduler::LookForHangs() {
+  for (const std::unique_ptr<Device>& device : devices_) {
+    if (!device->hang_watch.Look()) continue;
+    const absl::Status hangs = absl::UnavailableError("it hangs at work of some hundredths of a second");
+    GiveUp(*device, DeviceFailed(*device, hangs));
+  }
+}
+
+void FairScheduler::GiveUp(const Device& device, const absl::Status& lost) {
+  std::vector<Ended> ended;
+  {
+    MutexLock lock(mutex_);
+    ended = SweepLocked(device);
+    std::set<RequestPointer> hang;
+    for (const auto& [ticket, part] : active_) {
+      if (part->busy && part->device == static_cast<int>(device.index)) hang.insert(part->request.shared_from_this());
+    }
+    for (const RequestPointer& request : hang) {
+      request->withdrawn_ = true;
+      Ended& end = ended.emplace_back();
+      end.freed = ReleaseLocked(request);
+      end.listener = std::move(request->listener_);
+      end.status = lost;
+    }
+  }
+  Dispose(std::move(ended));
 }
 
 }  // namespace flashbob::server

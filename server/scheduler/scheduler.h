@@ -83,6 +83,10 @@ class Scheduler {
 
   virtual std::vector<DeviceUse> Devices() const = 0;
 
+  // Call it once a second. A device that has been at one piece of work, which takes some hundredths of a second, at
+  // more than a minute of such calls hangs: it is lost, as one that fails.
+  virtual void LookForHangs() = 0;
+
   // Refuses every later Submit with UNAVAILABLE, DRAINING.
   virtual void Drain() = 0;
 };

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/cpu/cpu_engine.h"
@@ -212,6 +213,39 @@ TEST_P(HungDeviceTest, DoesNotHoldUpTheEndOfAnyCallWhenTheServerDrains) {
   engine_->LetGo();
   ExpectNothingLeft();
 }
+
+class LongHungDeviceTest : public DeviceFaultTest {};
+
+// For a minute, by the server's looks once a second, which are made here.
+TEST_P(LongHungDeviceTest, IsLostToAllItsCallsWhichEndBeforeItDoes) {
+  const Place& place = GetParam();
+  const auto expect_lost = [&](const grpc::Status& status) {
+    const WireError error = Decode(status);
+    EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE) << error.text;
+    EXPECT_EQ(error.reason, "DEVICE_LOST") << error.text;
+    EXPECT_NE(error.text.find("device cpu failed: it hangs"), std::string::npos) << error.text;
+  };
+  engine_->Hold(place.step, place.after);
+  const auto held = Start(place.spec(), true);
+  engine_->WaitUntilHeld();
+  const auto waits = Start(Large(), true);
+  while (server_->server().scheduler().CountByState()[static_cast<size_t>(RequestState::kReceiving)] > 0 ||
+         server_->server().calls().size() < 2) {
+    std::this_thread::yield();
+  }
+  for (int look = 0; look < 60; ++look) server_->server().scheduler().LookForHangs();
+  expect_lost(held->Finish());
+  expect_lost(waits->Finish());
+  EXPECT_EQ(Health(), HealthCheckResponse::NOT_SERVING);
+  expect_lost(Compute(*stub_, Small()).status);
+  engine_->LetGo();
+  ExpectNothingLeft();
+}
+
+INSTANTIATE_TEST_SUITE_P(TinyPlaces, LongHungDeviceTest, testing::ValuesIn(kTinyPlaces), NameOf);
+// Host memory is not a device's work.
+INSTANTIATE_TEST_SUITE_P(Places, LongHungDeviceTest, testing::ValuesIn(std::begin(kPlaces) + 2, std::end(kPlaces)),
+                         NameOf);
 
 class HungDeviceOfATinyRequestTest : public DeviceFaultTest {};
 
