@@ -6,7 +6,7 @@ set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$top"
 
-deploy/install_dependencies.sh clang
+deploy/install_dependencies.sh
 venv=build/lint-venv
 mkdir -p build
 [ -x $venv/bin/buf ] || { python3 -m venv $venv && $venv/bin/pip install -q -r tests/lint_requirements.txt; }
@@ -24,9 +24,7 @@ $venv/bin/ruff format --check --quiet .
 echo "lint: shell syntax"
 git ls-files '*.sh' .ci/run | xargs -n 1 bash -n
 
-echo "lint: clang's warnings and thread-safety analysis, as errors"
-cmake -S . -B build/clang -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DFLASHBOB_CUDA=OFF \
-  -DCMAKE_CXX_FLAGS=-O0 -DCMAKE_BUILD_TYPE=None >build/clang.log 2>&1 || { cat build/clang.log >&2; exit 1; }
-cmake --build build/clang -j "$(nproc)" >build/clang.log 2>&1 || { tail -n 100 build/clang.log >&2; exit 1; }
+echo "lint: clang's warnings and thread-safety analysis, as errors, in the build with its sanitizers"
+tests/sanitize.sh build
 
 echo "lint: clean"
