@@ -243,8 +243,20 @@ std::optional<FairQueue::Ticket> FairQueue::NextOf(const Lane& lane, TimePoint n
     }
     started = ticket;
   }
-  const bool started_has_turn = started.has_value() && newcomer.has_value() && Get(*newcomer).turn.after_started;
+  const bool started_has_turn =
+      started.has_value() && newcomer.has_value() &&
+      (Get(*newcomer).turn.after_started || EndsFirst(lane, Get(*started), Get(*newcomer), now));
   return newcomer.has_value() && !started_has_turn ? newcomer : started;
+}
+
+bool FairQueue::EndsFirst(const Lane& lane, const Entry& started, const Entry& newcomer, TimePoint now) const {
+  if (ToSeconds(started.job.estimate) - started.done > quantum_ || Level(started, now) < Level(newcomer, now)) {
+    return false;
+  }
+  return std::none_of(lane.placed.begin(), lane.placed.end(), [&](Ticket placed) {
+    const Entry& entry = Get(placed);
+    return !entry.started && entry.job.estimate <= options_.quantum;
+  });
 }
 
 double FairQueue::VirtualTime(const Tenant& tenant, int device) const {

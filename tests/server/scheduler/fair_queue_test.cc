@@ -115,6 +115,23 @@ TEST(FairQueueTest, RequestsOfOneTenantTakeTurns) {
   EXPECT_NEAR(slices[a], slices[b], 1);
 }
 
+TEST(FairQueueTest, RequestThatIsNearlyDoneEndsBeforeALongOneBeginsAndLetsOthersPass) {
+  struct Newcomer {
+    Duration estimate;
+    int priority;
+    bool passes;
+  };
+  for (const Newcomer& newcomer : {Newcomer{milliseconds(50), 0, false}, Newcomer{milliseconds(1), 0, true},
+                                   Newcomer{milliseconds(50), 1, true}}) {
+    Bench bench;
+    const Ticket a = bench.Send("t", milliseconds(50));
+    EXPECT_EQ(bench.Step(), a);
+    EXPECT_EQ(bench.Step(), a);
+    const Ticket b = bench.Send("t", newcomer.estimate, 1, newcomer.priority);
+    EXPECT_EQ(bench.Step(), newcomer.passes ? b : a);
+  }
+}
+
 TEST(FairQueueTest, HigherPriorityRunsFirstInsideATenant) {
   Bench bench;
   const Ticket low = bench.Send("t", milliseconds(20), 1, 0);
