@@ -180,6 +180,25 @@ TEST_P(EngineCornersTest, OverflowOfFp16IsInfiniteWhereTheReferenceSaysSo) {
   for (size_t i = 0; i < dv.size(); ++i) EXPECT_EQ(dv[i], i % 2 == 0 ? kInfinity : -kInfinity);
 }
 
+TEST_P(EngineCornersTest, RowsWhoseGivenLseIsMinusInfinityTakeNoPart) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+    CaseSpec spec;
+    spec.operation = Operation::kDoubleBackward;
+    spec.optional_inputs = {kO, kLse, kUq, kUk, kUv};
+    spec.dtype = dtype;
+    spec.query_len = 35;
+    spec.key_len = 40;
+    spec.head_dim = spec.value_dim = 16;
+    spec.seed = testing_seed::Seed();
+    const ConformanceCase made = ConformanceCase::Create(spec).value();
+    Elements inputs = MakeInputs(made).value();
+    for (double& lse : inputs[kLse]) lse = -kInfinity;
+    for (const auto& [name, tensor] : Run(made.computation(), inputs)) {
+      for (double element : tensor.Values()) ASSERT_EQ(element, 0) << Name(name) << " of " << Name(dtype);
+    }
+  }
+}
+
 TEST_P(EngineCornersTest, DeterministicGivesTheSameBitsFromRunToRun) {
   for (DType dtype : kAllDTypes) {
     CaseSpec spec = EverythingOf(dtype);

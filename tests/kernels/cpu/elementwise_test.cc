@@ -198,6 +198,24 @@ TYPED_TEST(ElementwiseTest, OnlineSoftmaxOverTilesIsTheSoftmaxOverAllOfThem) {
   }
 }
 
+TYPED_TEST(ElementwiseTest, ScoresThatAreAllMinusInfinityCountAsUnseen) {
+  using Real = TypeParam;
+  for (const auto& kernels : Levels<Real>()) {
+    std::vector<Real> m(kRows, static_cast<Real>(-kInfinity));
+    std::vector<Real> l(kRows, Real{0});
+    std::vector<Real> rescale(kRows);
+    Tile<Real> s;
+    std::fill(std::begin(s.data), std::end(s.data), static_cast<Real>(-kInfinity));
+    EXPECT_FALSE(kernels.online_softmax({kRows, kColumns, kStride, nullptr, nullptr, nullptr}, s.data, m.data(),
+                                        l.data(), rescale.data()));
+    for (int64_t i = 0; i < kRows; ++i) {
+      EXPECT_EQ(m[i], -kInfinity);
+      EXPECT_EQ(l[i], 0);
+      for (int64_t j = 0; j < kColumns; ++j) EXPECT_EQ(s.data[i * kStride + j], 0);
+    }
+  }
+}
+
 TYPED_TEST(ElementwiseTest, ColumnTileIsTheFormulaForEverySetOfOperands) {
   using Real = TypeParam;
   for (const auto& kernels : Levels<Real>()) {
