@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Mutation of the numerics: every changed sign, dropped term and swapped index must fail a test.
+
+    tests/mutation/run.py [cpu] [reference] [--only TEXT] [--out results.json]
+
+Reads the mutants of an engine from NAME.txt beside this file, in this format: `@ FILE` names a source file; of each mutant
+a line `- OLD` and after it `+ NEW`, where OLD is a line, or the part of one, that FILE has exactly once, and NEW is what
+stands in its place (nothing: the line goes). Copies the repository's tracked files into build/mutation/, builds there, and
+sees the tests pass. Then of each mutant: builds, runs the engine's tests until one fails, takes the change back. A mutant
+is caught where a test fails, crashes or hangs; one that does not compile is a mistake in the list. Exit code 0 where all
+are caught.
+
+The kernels of the CUDA engine need a GPU, and are built without CMake on machines that have none of our packages:
+`--source DIR --build COMMAND --test COMMAND...` say where the sources lie and how to build and to test them there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parent.parent
+
+# The programs of an engine's tests, those that fail soonest first.
+TESTS = {
+    "cpu": [
+        "mask_test",
+        "elementwise_test",
+        "cpu_engine_conformance_test",
+        "engine_corners_test",
+        "cpu_engine_test",
+        "identities_test",
+        "conformance_test",
+    ],
+    "reference": ["reference_test", "golden_test", "identities_test", "conformance_test", "engine_corners_test"],
+}
+# What one program may take: several times what the slowest of them needs on two cores.
+TEST_SECONDS = 600
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One change of one line."""
+
+    file: str
+    old: str
+    new: str
+
+    def apply(self, source: Path) -> str:
+        """Changes the file; returns what was in it before."""
+        path = source / self.file
+        text = path.read_text()
+        count = text.count(self.old)
+        if count != 1:
+            raise SystemExit(f"{self.file} has {count} times, not once: {self.old.strip()}")
+        path.write_text(text.replace(self.old, self.new))
+        return text
+
+
+def read_mutants(path: Path) -> list[Mutant]:
+    """The mutants of one list."""
+    mutants = []
+    file = ""
+    old = ""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.startswith("@ "):
+            file = line[2:].strip()
+        elif line.startswith("- "):
+            old = line[2:]
+        elif line == "+" or line.startswith("+ "):
+            mutants.append(Mutant(file, old, line[2:]))
+        elif line and not line.startswith("#"):
+            raise SystemExit(f"{path}:{number}: neither @, -, + nor #: {line}")
+    return mutants
+
+
+def run(command: str, directory: Path, seconds: int | None = None) -> tuple[bool, str]:
+    """Whether a shell command succeeds, and the end of what it printed."""
+    try:
+        result = subprocess.run(
+            ["bash", "-c", command],
+            cwd=directory,
+            timeout=seconds,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no end within {seconds} s"
+    return result.returncode == 0, result.stdout[-2000:]
+
+
+def copy_sources(to: Path) -> None:
+    """Brings the tracked files into `to`; those that have not changed keep their times, so that builds are short."""
+    tracked = subprocess.run(["git", "-C", str(TOP), "ls-files", "-z"], capture_output=True, check=True).stdout
+    for name in filter(None, tracked.decode().split("\0")):
+        source, target = TOP / name, to / name
+        if not source.is_file():
+            continue
+        if target.exists() and target.read_bytes() == source.read_bytes():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
+def judge(mutant: Mutant, source: Path, steps: list[tuple[str, str]]) -> dict[str, str | float]:
+    """Builds and tests one mutant: of each step its build, then its test, until one fails."""
+    began = time.monotonic()
+    before = mutant.apply(source)
+    verdict, by = "survived", ""
+    try:
+        for build, test in steps:
+            built, output = run(build, source)
+            if not built:
+                verdict, by = "does not compile", output
+                break
+            passed, _ = run(test, source, TEST_SECONDS)
+            if not passed:
+                verdict, by = "caught", test.split()[0].split("/")[-1]
+                break
+    finally:
+        (source / mutant.file).write_text(before)
+    return {
+        "file": mutant.file,
+        "old": mutant.old.strip(),
+        "new": mutant.new.strip(),
+        "verdict": verdict,
+        "by": by,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main() -> int:
+    """Runs the mutants of the engines named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engines", nargs="*", default=sorted(TESTS), metavar="ENGINE")
+    parser.add_argument("--only", default="", help="mutants whose file, old or new text has this")
+    parser.add_argument("--out", type=Path, help="results as JSON")
+    parser.add_argument("--source", type=Path, help="sources to change, built by --build")
+    parser.add_argument("--build", help="shell command that builds, run in the sources")
+    parser.add_argument("--test", nargs="+", help="shell commands, run in the sources")
+    arguments = parser.parse_args()
+
+    source = arguments.source or TOP / "build" / "mutation"
+    if arguments.source is None:
+        copy_sources(source)
+        # Quick to compile, and no warning for what a mutant leaves unused.
+        configured, output = run(
+            "cmake -B build -G Ninja -DFLASHBOB_CUDA=OFF -DCMAKE_CXX_FLAGS=-w "
+            '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -DNDEBUG"',
+            source,
+        )
+        if not configured:
+            raise SystemExit(output)
+    results = []
+    for engine in arguments.engines:
+        if arguments.test:
+            steps = [(arguments.build, test) for test in arguments.test]
+        else:
+            steps = [
+                (
+                    f"cmake --build build -j {os.cpu_count()} -t {program}",
+                    f"build/{program} --gtest_fail_fast --gtest_brief=1",
+                )
+                for program in TESTS[engine]
+            ]
+        for command in itertools.chain(*steps):
+            passed, output = run(command, source)
+            if not passed:
+                raise SystemExit(f"fails without any mutant: {command}\n{output}")
+        for mutant in read_mutants(HERE / f"{engine}.txt"):
+            if arguments.only not in mutant.file + mutant.old + mutant.new:
+                continue
+            result = judge(mutant, source, steps)
+            results.append({"engine": engine, **result})
+            print(
+                f"{result['verdict']:<16} {result['seconds']:>6} s  {mutant.file}: {mutant.old.strip()}  ->  "
+                f"{mutant.new.strip()}  {result['by']}",
+                flush=True,
+            )
+    caught = sum(result["verdict"] == "caught" for result in results)
+    print(f"{caught} of {len(results)} mutants caught")
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"command": " ".join(sys.argv), "mutants": results}, indent=1) + "\n")
+    return 0 if caught == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
