@@ -3,12 +3,12 @@
 
     tests/mutation/run.py [cpu] [reference] [--only TEXT] [--out results.json]
 
-Reads the mutants of an engine from NAME.txt beside this file, in this format: `@ FILE` names a source file; of each mutant
-a line `- OLD` and after it `+ NEW`, where OLD is a line, or the part of one, that FILE has exactly once, and NEW is what
-stands in its place (nothing: the line goes). Copies the repository's tracked files into build/mutation/, builds there, and
-sees the tests pass. Then of each mutant: builds, runs the engine's tests until one fails, takes the change back. A mutant
-is caught where a test fails, crashes or hangs; one that does not compile is a mistake in the list. Exit code 0 where all
-are caught.
+Reads the mutants of an engine from NAME.txt beside this file, in this format: `@ FILE` names a source file; of each
+mutant a line `- OLD` and after it `+ NEW`, where OLD is a line, or the part of one, that FILE has exactly once, and NEW
+is what stands in its place (nothing: the line goes). Copies the repository's tracked files into build/mutation/, builds
+there, and sees the tests pass. Then of each mutant: builds, runs the engine's tests until one fails, takes the change
+back. A mutant is caught where a test fails, crashes or hangs; one that does not compile is a mistake in the list. Exit
+code 0 where all are caught.
 
 The kernels of the CUDA engine need a GPU, and are built without CMake on machines that have none of our packages:
 `--source DIR --build COMMAND --test COMMAND...` say where the sources lie and how to build and to test them there.
