@@ -1,6 +1,6 @@
 """The whole service on one machine: server and client over loopback, checked, measured, and stopped under load.
 
-    tests/benchmark/service.py --bin DIR [--devices LIST] [--seconds S] [--quick] > service.json
+    tests/benchmark/service.py --bin DIR [--devices LIST] [--seconds S] [--quick | --several] > service.json
 
 DIR holds flashbob-server, flashbob and stored_benchmark (build/, or bin/ of deploy/bundle.sh), and for ratios against
 the same kernels in process cuda_attention_benchmark. Needs Python alone. One JSON object on stdout, what it is at on
@@ -8,11 +8,15 @@ stderr; exit code 1 where a check fails.
 
 Of each shape: served requests per second, and their ratio to 1 / (device time of the same passes in process). The
 request carries no o and lse, so those passes are forward and double backward.
+
+--several measures something else: a client for each device of LIST (cuda:0,cuda:1), and one whose requests are split
+over all of them, each over one client on the first device. All tensors lie on the server.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import re
 import signal
@@ -42,12 +46,12 @@ def say(text: str) -> None:
 class Server:
     """flashbob-server as a child process, on free ports."""
 
-    def __init__(self, program: Path, devices: str) -> None:
+    def __init__(self, program: Path, devices: str, *arguments: str) -> None:
         self.scratch = tempfile.TemporaryDirectory()
         self.log_path = Path(self.scratch.name) / "log"
         port_file = Path(self.scratch.name) / "port"
         self.command = [str(program), "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]
-        self.command += ["--devices", devices, "--log-format", "json"]
+        self.command += ["--devices", devices, "--log-format", "json", *arguments]
         began = time.monotonic()
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen([*self.command, "--port-file", str(port_file)], stderr=log)
@@ -142,6 +146,32 @@ def stored(program: Path, shape: str, in_flight: int, seconds: float, server: st
     return result
 
 
+def several_devices(programs: Path, devices: list[str], shape: str, seconds: float) -> dict[str, Any]:
+    """Double backwards a second of stored tensors: one device, a client for each, and requests split over all."""
+    result: dict[str, Any] = {"command": " ".join(sys.argv), "shape": shape, "devices": devices}
+    for name, used, clients, arguments in (
+        ("one", devices[:1], 1, ["--split-seconds", "inf"]),
+        ("clients", devices, len(devices), ["--split-seconds", "inf"]),
+        ("split", devices, 1, []),
+    ):
+        server = Server(programs / "flashbob-server", ",".join(used), *arguments)
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+            calls = [
+                pool.submit(stored, programs / "stored_benchmark", shape, 1, seconds, server.address)
+                for _ in range(clients)
+            ]
+            runs = [call.result() for call in calls]
+        server.process.terminate()
+        server.process.wait(timeout=60)
+        rate = sum(run.get("requests", 0) / run.get("seconds", 1) for run in runs)
+        result[name] = {"server": " ".join(server.command), "runs": runs, "requests_per_second": round(rate, 3)}
+    for name in ("clients", "split"):
+        result[f"{name}_over_one"] = round(
+            result[name]["requests_per_second"] / result["one"]["requests_per_second"], 3
+        )
+    return result
+
+
 def stop_under_load(server: Server, program: Path, shape: str) -> dict[str, Any]:
     """SIGTERM while clients keep the server busy."""
     arguments = ["bench", "--op", "double_backward", "--dtype", "bf16", "--shape", shape]
@@ -174,7 +204,13 @@ def main() -> int:
     parser.add_argument("--devices", default="all")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     parser.add_argument("--quick", action="store_true", help="a tiny shape and no corners: to try the script")
+    parser.add_argument("--several", action="store_true", help="measure several devices against one instead")
+    parser.add_argument("--shape", default="1,16,16384,128", help="of --several")
     options = parser.parse_args()
+    if options.several:
+        several = several_devices(options.bin, options.devices.split(","), options.shape, options.seconds)
+        print(json.dumps(several, indent=1))
+        return 0
     program = options.bin / "flashbob"
     shapes = QUICK_SHAPES if options.quick else SHAPES
 
