@@ -3,9 +3,11 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/mutex.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_plan.h"
 #include "kernels/cuda/cuda_status.h"
@@ -22,6 +24,10 @@ constexpr int kOldestMajor = 8;
 // up, and to whoever else comes.
 constexpr size_t kLeastReserveBytes = size_t{512} << 20;
 constexpr size_t kReserveShare = 16;
+
+// Blocks of at most so many bytes are kept where they are freed, at most so many of them.
+constexpr size_t kSmallBytes = size_t{4} << 20;
+constexpr size_t kMostKept = 16;
 
 // Makes a device current on the calling thread, and leaves it so: to make another current again would give that one a
 // context, hundreds of megabytes of it, where this process has no business there.
@@ -75,6 +81,7 @@ class CudaEngine : public Engine {
         options_(options) {}
   ~CudaEngine() override {
     const CurrentDevice current(device_);
+    FreeKept();
     cudaStreamDestroy(memory_stream_);
     cudaMemPoolDestroy(pool_);
   }
@@ -116,11 +123,13 @@ class CudaEngine : public Engine {
   absl::StatusOr<void*> Allocate(size_t bytes) override {
     const CurrentDevice current(device_);
     FLASHBOB_RETURN_IF_ERROR(current.status());
-    void* pointer = nullptr;
+    void* pointer = TakeKept(bytes);
+    if (pointer != nullptr) return pointer;
     cudaError_t error = cudaMallocFromPoolAsync(&pointer, bytes, pool_, memory_stream_);
     if (error == cudaErrorMemoryAllocation) {
       // What the pool keeps may be in pieces that fit nobody: give it back and ask once more.
       cudaGetLastError();
+      FreeKept();
       cudaStreamSynchronize(memory_stream_);
       cudaMemPoolTrimTo(pool_, 0);
       error = cudaMallocFromPoolAsync(&pointer, bytes, pool_, memory_stream_);
@@ -135,11 +144,15 @@ class CudaEngine : public Engine {
     }
     FLASHBOB_RETURN_IF_ERROR(ToStatus(error, absl::StrCat("allocating ", bytes, " bytes on ", info_.name)));
     FLASHBOB_RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(memory_stream_), "allocating"));
+    if (bytes <= kSmallBytes) {
+      MutexLock lock(mutex_);
+      small_.emplace(pointer, bytes);
+    }
     return pointer;
   }
 
   void Free(void* pointer) override {
-    if (pointer == nullptr) return;
+    if (pointer == nullptr || Keep(pointer)) return;
     const CurrentDevice current(device_);
     cudaFreeAsync(pointer, memory_stream_);
   }
@@ -179,6 +192,33 @@ class CudaEngine : public Engine {
   }
 
  private:
+  // A block of just so many bytes that was freed; null where there is none.
+  void* TakeKept(size_t bytes) {
+    MutexLock lock(mutex_);
+    const auto found = kept_.find(bytes);
+    if (found == kept_.end()) return nullptr;
+    void* const pointer = found->second;
+    kept_.erase(found);
+    small_.emplace(pointer, bytes);
+    return pointer;
+  }
+
+  bool Keep(void* pointer) {
+    MutexLock lock(mutex_);
+    const auto found = small_.find(pointer);
+    if (found == small_.end()) return false;
+    const bool kept = kept_.size() < kMostKept;
+    if (kept) kept_.emplace(found->second, pointer);
+    small_.erase(found);
+    return kept;
+  }
+
+  void FreeKept() {
+    MutexLock lock(mutex_);
+    for (const auto& [bytes, pointer] : kept_) cudaFreeAsync(pointer, memory_stream_);
+    kept_.clear();
+  }
+
   struct Pitched {
     void* data;
     size_t pitch;
@@ -212,6 +252,10 @@ class CudaEngine : public Engine {
   cudaMemPool_t pool_;
   cudaStream_t memory_stream_;
   CudaEngineOptions options_;
+  // A small request comes back for the block that the one before it freed, and need not wait for the pool.
+  Mutex mutex_;
+  std::map<void*, size_t> small_ FLASHBOB_GUARDED_BY(mutex_);      // those in use
+  std::multimap<size_t, void*> kept_ FLASHBOB_GUARDED_BY(mutex_);  // those that are free
 };
 
 size_t ReserveOf(size_t free_bytes) { return std::max(kLeastReserveBytes, free_bytes / kReserveShare); }
