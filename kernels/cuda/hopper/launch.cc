@@ -1,5 +1,6 @@
 #include "kernels/cuda/hopper/launch.h"
 
+#include <atomic>
 #include <numbers>
 
 #include "kernels/cuda/hopper/sequence_maps.h"
@@ -14,6 +15,10 @@ using EncodeFunction = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_
                                     CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 cudaError_t FindEncode(EncodeFunction* encode) {
+  // One for the whole process, and a search by name takes as long as a launch.
+  static std::atomic<EncodeFunction> found = nullptr;
+  *encode = found.load(std::memory_order_relaxed);
+  if (*encode != nullptr) return cudaSuccess;
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
@@ -25,6 +30,7 @@ cudaError_t FindEncode(EncodeFunction* encode) {
   if (error != cudaSuccess) return error;
   if (result != cudaDriverEntryPointSuccess || entry == nullptr) return cudaErrorNotSupported;
   *encode = reinterpret_cast<EncodeFunction>(entry);
+  found.store(*encode, std::memory_order_relaxed);
   return cudaSuccess;
 }
 
