@@ -198,8 +198,12 @@ class Client::Connection {
   absl::StatusOr<Result> Compute(const Request& request, const CallOptions& call, const Cancellation& cancellation) {
     FLASHBOB_ASSIGN_OR_RETURN(v1::ComputeSpec spec, ToSpec(request));
     if (spec.request_id().empty()) spec.set_request_id(RandomId());
-    const ComputeAttempt attempt{
-        IsBound(request) ? *bound_stub_ : *stub_, request, spec, options_.chunk_bytes, call.progress, cancellation};
+    const ComputeAttempt attempt{IsBound(request) ? *bound_channel_ : *channel_,
+                                 request,
+                                 spec,
+                                 options_.chunk_bytes,
+                                 call.progress,
+                                 cancellation};
     return Retry<Result>(call, cancellation,
                          [&](grpc::ClientContext& context) { return RunComputeAttempt(attempt, context); });
   }
@@ -211,7 +215,7 @@ class Client::Connection {
     const Cancellation cancellation = call.cancellation.value_or(Cancellation());
     return Retry<std::vector<StoredTensor>>(call, cancellation, [&](grpc::ClientContext& context) {
       const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
-      return PutOnce(*bound_stub_, context, spec, tensors, options_.chunk_bytes);
+      return PutOnce(*bound_channel_, context, spec, tensors, options_.chunk_bytes);
     });
   }
 

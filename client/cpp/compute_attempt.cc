@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/request_stream.h"
 #include "client/cpp/status.h"
 #include "client/cpp/wire.h"
 #include "kernels/base/status_macros.h"
@@ -16,14 +17,12 @@
 namespace flashbob::client {
 namespace {
 
-using ComputeStream = grpc::ClientReaderWriter<v1::ComputeRequest, v1::ComputeResponse>;
-
 // Sends the spec and the chunks. One thread both sends and receives: the server's few messages before the last input
 // byte wait in the stream meanwhile.
 class Uploader {
  public:
   explicit Uploader(const ComputeAttempt& attempt) : attempt_(attempt) {
-    for (const NamedTensor& input : attempt.request.inputs) total_ += static_cast<double>(input.tensor.bytes.size());
+    for (const NamedTensor& input : attempt.request.inputs) total_ += input.tensor.bytes.size();
   }
 
   // False where the stream broke: its status says why.
@@ -31,25 +30,22 @@ class Uploader {
     v1::ComputeRequest message;
     *message.mutable_spec() = attempt_.spec;
     if (total_ == 0) {
-      stream.WriteLast(message, {});
+      stream.WriteLast(ToBytes(message), {});
       return true;
     }
-    if (!stream.Write(message)) return false;
+    if (!stream.Write(ToBytes(message))) return false;
     Report();
     for (size_t i = 0; i < attempt_.request.inputs.size(); ++i) {
       const std::span<const std::byte> bytes = attempt_.request.inputs[i].tensor.bytes;
       for (size_t offset = 0; offset < bytes.size();) {
         const size_t size = std::min(attempt_.chunk_bytes, bytes.size() - offset);
-        v1::TensorChunk& chunk = *message.mutable_chunk();
-        chunk.set_tensor_index(static_cast<uint32_t>(i));
-        chunk.set_byte_offset(static_cast<int64_t>(offset));
-        chunk.mutable_data()->assign(reinterpret_cast<const char*>(bytes.data()) + offset, size);
+        const grpc::ByteBuffer chunk = ChunkRequest(i, offset, bytes.subspan(offset, size));
         offset += size;
-        done_ += static_cast<double>(size);
+        done_ += size;
         const bool last = done_ == total_;
         // The last message closes our side with it: a packet less for a small request.
-        if (last) stream.WriteLast(message, {});
-        if (!last && !stream.Write(message)) return false;
+        if (last) stream.WriteLast(chunk, {});
+        if (!last && !stream.Write(chunk)) return false;
         Report();
       }
     }
@@ -59,12 +55,14 @@ class Uploader {
  private:
   void Report() const {
     if (!attempt_.progress) return;
-    attempt_.progress({.phase = Progress::Phase::kUploading, .done = done_, .total = total_});
+    attempt_.progress({.phase = Progress::Phase::kUploading,
+                       .done = static_cast<double>(done_),
+                       .total = static_cast<double>(total_)});
   }
 
   const ComputeAttempt& attempt_;
-  double done_ = 0;
-  double total_ = 0;
+  size_t done_ = 0;
+  size_t total_ = 0;
 };
 
 // Takes the server's messages in the order that the contract gives them: accepted, progress, result, chunks.
@@ -187,7 +185,7 @@ absl::StatusOr<Result> RunComputeAttempt(const ComputeAttempt& attempt, grpc::Cl
   context.set_initial_metadata_corked(true);  // the headers travel with the spec
   const Cancellation::Registration cancel(attempt.cancellation, [&context] { context.TryCancel(); });
 
-  const std::unique_ptr<ComputeStream> stream = attempt.stub.Compute(&context);
+  const std::unique_ptr<ComputeStream> stream = StartCompute(attempt.channel, context);
   Uploader(attempt).Run(*stream);
   Downloader downloader(attempt);
   absl::Status broken = absl::OkStatus();

@@ -2,6 +2,9 @@
 #ifndef FLASHBOB_CLIENT_CPP_COMPUTE_ATTEMPT_H_
 #define FLASHBOB_CLIENT_CPP_COMPUTE_ATTEMPT_H_
 
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
 #include <cstddef>
 #include <functional>
 
@@ -9,13 +12,13 @@
 #include "flashbob/attention.h"
 #include "flashbob/call.h"
 #include "flashbob/cancellation.h"
-#include "flashbob/v1/attention_service.grpc.pb.h"
+#include "flashbob/v1/attention_service.pb.h"
 
 namespace flashbob::client {
 
 // What an attempt works on; all of it outlives the attempt.
 struct ComputeAttempt {
-  v1::AttentionService::Stub& stub;
+  grpc::ChannelInterface& channel;
   const Request& request;
   const v1::ComputeSpec& spec;  // of the request
   size_t chunk_bytes;

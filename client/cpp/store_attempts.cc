@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/request_stream.h"
 #include "client/cpp/status.h"
 #include "client/cpp/wire.h"
 #include "kernels/base/status_macros.h"
@@ -15,23 +16,17 @@
 namespace flashbob::client {
 namespace {
 
-using Writer = grpc::ClientWriter<v1::PutTensorsRequest>;
-
 // False where the stream broke: its status says why.
-bool SendAll(Writer& writer, const v1::PutTensorsSpec& spec, const std::vector<NamedTensor>& tensors,
+bool SendAll(PutStream& writer, const v1::PutTensorsSpec& spec, const std::vector<NamedTensor>& tensors,
              size_t chunk_bytes) {
   v1::PutTensorsRequest message;
   *message.mutable_spec() = spec;
-  if (!writer.Write(message)) return false;
+  if (!writer.Write(ToBytes(message))) return false;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::span<const std::byte> bytes = tensors[i].tensor.bytes;
     for (size_t offset = 0; offset < bytes.size(); offset += chunk_bytes) {
-      v1::TensorChunk& chunk = *message.mutable_chunk();
-      chunk.set_tensor_index(static_cast<uint32_t>(i));
-      chunk.set_byte_offset(static_cast<int64_t>(offset));
-      chunk.mutable_data()->assign(reinterpret_cast<const char*>(bytes.data()) + offset,
-                                   std::min(chunk_bytes, bytes.size() - offset));
-      if (!writer.Write(message)) return false;
+      const size_t size = std::min(chunk_bytes, bytes.size() - offset);
+      if (!writer.Write(ChunkRequest(i, offset, bytes.subspan(offset, size)))) return false;
     }
   }
   return writer.WritesDone();
@@ -91,11 +86,11 @@ class Receiver {
 
 }  // namespace
 
-absl::StatusOr<std::vector<StoredTensor>> PutOnce(v1::AttentionService::Stub& stub, grpc::ClientContext& context,
+absl::StatusOr<std::vector<StoredTensor>> PutOnce(grpc::ChannelInterface& channel, grpc::ClientContext& context,
                                                   const v1::PutTensorsSpec& spec,
                                                   const std::vector<NamedTensor>& tensors, size_t chunk_bytes) {
   v1::PutTensorsResponse response;
-  const std::unique_ptr<Writer> writer = stub.PutTensors(&context, &response);
+  const std::unique_ptr<PutStream> writer = StartPut(channel, context, response);
   SendAll(*writer, spec, tensors, chunk_bytes);
   const grpc::Status status = writer->Finish();
   if (!status.ok()) return FromGrpcStatus(status);

@@ -17,7 +17,7 @@
 namespace flashbob::client {
 
 // `spec` is of `tensors`.
-absl::StatusOr<std::vector<StoredTensor>> PutOnce(v1::AttentionService::Stub& stub, grpc::ClientContext& context,
+absl::StatusOr<std::vector<StoredTensor>> PutOnce(grpc::ChannelInterface& channel, grpc::ClientContext& context,
                                                   const v1::PutTensorsSpec& spec,
                                                   const std::vector<NamedTensor>& tensors, size_t chunk_bytes);
 absl::StatusOr<std::vector<Tensor>> GetOnce(v1::AttentionService::Stub& stub, grpc::ClientContext& context,
