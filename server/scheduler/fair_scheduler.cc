@@ -99,7 +99,11 @@ FairScheduler::~FairScheduler() {
     stopping_ = true;
     admit_changed_.NotifyAll();
     pool_.WakeWaiters();
-    WakeDevicesLocked();
+    for (const auto& device : devices_) {
+      device->compute_changed.NotifyAll();
+      device->upload_changed.NotifyAll();
+      device->download_changed.NotifyAll();
+    }
   }
   admit_thread_.join();
   for (const auto& device : devices_) {
@@ -499,10 +503,9 @@ absl::Status FairScheduler::AllLostLocked() const {
 }
 
 void FairScheduler::WakeDevicesLocked() {
+  if (active_.empty()) return;  // a thread that finds nothing to do only takes the lock from one that has
   for (const auto& device : devices_) {
     if (!states_[device->index].lent) device->compute_changed.NotifyAll();
-    device->upload_changed.NotifyAll();
-    device->download_changed.NotifyAll();
   }
 }
 

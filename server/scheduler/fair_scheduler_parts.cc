@@ -65,7 +65,7 @@ void FairScheduler::Ready(const RequestPointer& request) {
   TakeTurn(*device, std::move(turn));
   MutexLock lock(mutex_);
   states_[device->index].lent = false;
-  if (!active_.empty()) WakeDevicesLocked();
+  WakeDevicesLocked();
 }
 
 void FairScheduler::EnqueueLocked(const RequestPointer& request, std::vector<std::unique_ptr<Part>> parts) {
