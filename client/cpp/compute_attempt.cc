@@ -65,7 +65,8 @@ class Uploader {
   size_t total_ = 0;
 };
 
-// Takes the server's messages in the order that the contract gives them: accepted, progress, result, chunks.
+// Takes the server's messages in the order that the contract gives them: accepted, progress, result, chunks. A brief
+// answer is a result alone.
 class Downloader {
  public:
   explicit Downloader(const ComputeAttempt& attempt) : attempt_(attempt) {}
@@ -82,7 +83,7 @@ class Downloader {
       case v1::ComputeResponse::kResult:
         return TakeResult(response.result());
       case v1::ComputeResponse::kChunk:
-        return TakeChunk(response.chunk());
+        return TakeBytes(response.chunk().tensor_index(), response.chunk().byte_offset(), response.chunk().data());
       case v1::ComputeResponse::PAYLOAD_NOT_SET:
         break;  // a newer server's: nothing that this client needs
     }
@@ -117,6 +118,7 @@ class Downloader {
   absl::Status TakeResult(const v1::ComputeResult& wire) {
     if (has_result_) return absl::InternalError("the server sent a second result");
     has_result_ = true;
+    if (wire.has_accepted()) FLASHBOB_RETURN_IF_ERROR(TakeAccepted(wire.accepted()));
     result_.timings = ToTimings(wire.timings());
     result_.device = wire.device();
     for (const v1::ResultTensor& announced : wire.tensors()) {
@@ -144,25 +146,27 @@ class Downloader {
       }
     }
     received_.assign(result_.outputs.size(), 0);
+    for (int i = 0; i < wire.tensors_size(); ++i) {
+      if (wire.tensors(i).data().empty()) continue;
+      FLASHBOB_RETURN_IF_ERROR(TakeBytes(static_cast<size_t>(i), 0, wire.tensors(i).data()));
+    }
     return absl::OkStatus();
   }
 
-  absl::Status TakeChunk(const v1::TensorChunk& chunk) {
-    const size_t index = chunk.tensor_index();
+  absl::Status TakeBytes(size_t index, int64_t byte_offset, const std::string& data) {
     if (index >= received_.size()) {
       return absl::InternalError(absl::StrCat("the server sent a chunk of tensor ", index, " of ", received_.size()));
     }
     NamedOutput& output = result_.outputs[index];
     const std::span<std::byte> bytes = output.tensor.mutable_bytes();
     const size_t offset = received_[index];
-    if (chunk.byte_offset() != static_cast<int64_t>(offset) || chunk.data().size() > bytes.size() - offset) {
-      return absl::InternalError(absl::StrCat("the server sent ", chunk.data().size(), " bytes of ", output.name,
-                                              " at ", chunk.byte_offset(), "; ", bytes.size() - offset, " at ", offset,
-                                              " were due"));
+    if (byte_offset != static_cast<int64_t>(offset) || data.size() > bytes.size() - offset) {
+      return absl::InternalError(absl::StrCat("the server sent ", data.size(), " bytes of ", output.name, " at ",
+                                              byte_offset, "; ", bytes.size() - offset, " at ", offset, " were due"));
     }
-    if (!chunk.data().empty()) std::memcpy(bytes.data() + offset, chunk.data().data(), chunk.data().size());
-    received_[index] += chunk.data().size();
-    done_ += static_cast<double>(chunk.data().size());
+    if (!data.empty()) std::memcpy(bytes.data() + offset, data.data(), data.size());
+    received_[index] += data.size();
+    done_ += static_cast<double>(data.size());
     Report({.phase = Progress::Phase::kDownloading, .done = done_, .total = total_});
     return absl::OkStatus();
   }

@@ -152,6 +152,7 @@ absl::StatusOr<v1::ComputeSpec> ToSpec(const Request& request) {
   v1::ComputeSpec spec;
   spec.set_request_id(request.request_id);
   spec.set_operation(ToWire(request.operation));
+  spec.set_brief_answer(true);
   FillProblem(request.options, *spec.mutable_problem());
   for (const NamedTensor& input : request.inputs) {
     v1::InputTensor& wire = *spec.add_inputs();

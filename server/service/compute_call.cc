@@ -289,7 +289,7 @@ void ComputeCall::WriteLocked() {
     grpc::WriteOptions options;
     // Chunks follow at once: a packet less for a small result. Not so for the first message: gRPC would end a write
     // that carries the call's headers only once something else has it sent.
-    if (outgoing_.has_result()) options.set_buffer_hint();
+    if (outgoing_.has_result() && !outgoing_.result().has_accepted()) options.set_buffer_hint();
     StartWrite(&outgoing_bytes_, options);
     return;
   }
@@ -299,17 +299,15 @@ void ComputeCall::WriteLocked() {
 }
 
 bool ComputeCall::FillNextLocked() {
-  if (accepted_due_.has_value()) {
-    FillAcceptedLocked(*std::exchange(accepted_due_, std::nullopt));
+  if (accepted_due_.has_value() && !(result_due_ && spec_->brief_answer)) {
+    FillAcceptedLocked(*outgoing_.mutable_accepted());
   } else if (result_due_) {
     result_due_ = false;
-    FillResultLocked();
+    FillResultLocked(*outgoing_.mutable_result());
   } else if (download_ != nullptr && !download_->done()) {
     v1::TensorChunk& chunk = *outgoing_.mutable_chunk();
     download_->Next(chunk);
-    const auto size = static_cast<int64_t>(chunk.data().size());
-    sent_bytes_ += size;
-    environment().metrics.AddBytesSent(size);
+    CountSentLocked(static_cast<int64_t>(chunk.data().size()));
   } else if (progress_due_.has_value()) {
     v1::ComputeProgress& progress = *outgoing_.mutable_progress();
     progress.set_done_flops(*std::exchange(progress_due_, std::nullopt));
@@ -320,16 +318,16 @@ bool ComputeCall::FillNextLocked() {
   return true;
 }
 
-void ComputeCall::FillAcceptedLocked(const QueueEstimate& ahead) {
-  v1::ComputeAccepted& accepted = *outgoing_.mutable_accepted();
+void ComputeCall::FillAcceptedLocked(v1::ComputeAccepted& accepted) {
+  const QueueEstimate ahead = *std::exchange(accepted_due_, std::nullopt);
   accepted.set_request_id(request_id_);
   accepted.set_estimated_flops(spec_->computation.flops());
   accepted.set_queue_position(ahead.requests);
   SetDuration(*accepted.mutable_estimated_wait(), ahead.wait);
 }
 
-void ComputeCall::FillResultLocked() {
-  v1::ComputeResult& result = *outgoing_.mutable_result();
+void ComputeCall::FillResultLocked(v1::ComputeResult& result) {
+  if (accepted_due_.has_value()) FillAcceptedLocked(*result.mutable_accepted());
   for (size_t i = 0; i < spec_->outputs.size(); ++i) {
     v1::ResultTensor& tensor = *result.add_tensors();
     *tensor.mutable_tensor() = ToProto(spec_->computation.problem(), spec_->outputs[i]);
@@ -339,6 +337,14 @@ void ComputeCall::FillResultLocked() {
   SetDuration(*result.mutable_timings()->mutable_queue(), timings_.queue);
   SetDuration(*result.mutable_timings()->mutable_compute(), timings_.compute);
   result.set_device(request_->device_name());
+  if (!spec_->brief_answer || download_->total_bytes() > kMaxBytesWithinResult) return;
+  download_->FillIn(result);
+  CountSentLocked(download_->total_bytes());
+}
+
+void ComputeCall::CountSentLocked(int64_t bytes) {
+  sent_bytes_ += bytes;
+  environment().metrics.AddBytesSent(bytes);
 }
 
 absl::StatusOr<StoredInputs> ComputeCall::StoredLocked() {

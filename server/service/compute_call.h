@@ -11,6 +11,8 @@
 //
 // A read is outstanding only while there is a place for what it brings: before the spec, and once memory is reserved.
 // Until then gRPC's flow control holds the client back.
+//
+// A small answer may be one message: a result that holds `accepted` and the outputs.
 #ifndef FLASHBOB_SERVER_SERVICE_COMPUTE_CALL_H_
 #define FLASHBOB_SERVER_SERVICE_COMPUTE_CALL_H_
 
@@ -73,8 +75,9 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<grpc::ByteBuffer, 
   // Writes the next message, where there is one and no other is being written.
   void WriteLocked() FLASHBOB_REQUIRES(mutex_);
   bool FillNextLocked() FLASHBOB_REQUIRES(mutex_);
-  void FillAcceptedLocked(const QueueEstimate& ahead) FLASHBOB_REQUIRES(mutex_);
-  void FillResultLocked() FLASHBOB_REQUIRES(mutex_);
+  void FillAcceptedLocked(v1::ComputeAccepted& accepted) FLASHBOB_REQUIRES(mutex_);
+  void FillResultLocked(v1::ComputeResult& result) FLASHBOB_REQUIRES(mutex_);
+  void CountSentLocked(int64_t bytes) FLASHBOB_REQUIRES(mutex_);
   // Finds the inputs that lie in the store.
   absl::StatusOr<StoredInputs> StoredLocked() FLASHBOB_REQUIRES(mutex_);
   // Makes sure that the outputs that are to be kept can be.

@@ -7,7 +7,16 @@ namespace flashbob::server {
 
 Download::Download(std::vector<TensorBytes> tensors, int64_t chunk_bytes)
     : tensors_(std::move(tensors)), chunk_bytes_(chunk_bytes) {
+  for (const TensorBytes& tensor : tensors_) total_bytes_ += tensor.bytes;
   SkipFinished();
+}
+
+void Download::FillIn(v1::ComputeResult& result) {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].bytes == 0) continue;
+    result.mutable_tensors(static_cast<int>(i))->set_data(tensors_[i].data, static_cast<size_t>(tensors_[i].bytes));
+  }
+  tensor_ = tensors_.size();
 }
 
 void Download::Next(v1::TensorChunk& chunk) {

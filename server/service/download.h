@@ -1,10 +1,10 @@
-// Download: cuts the tensors of a result into chunks.
+// Download: cuts the tensors of a result into chunks, or puts them into the result itself.
 #ifndef FLASHBOB_SERVER_SERVICE_DOWNLOAD_H_
 #define FLASHBOB_SERVER_SERVICE_DOWNLOAD_H_
 
 #include <vector>
 
-#include "flashbob/v1/tensor.pb.h"
+#include "flashbob/v1/attention_service.pb.h"
 #include "server/service/tensor_bytes.h"
 
 namespace flashbob::server {
@@ -15,14 +15,18 @@ class Download {
   Download(std::vector<TensorBytes> tensors, int64_t chunk_bytes);
 
   bool done() const { return tensor_ == tensors_.size(); }
+  int64_t total_bytes() const { return total_bytes_; }
   // Fills the next chunk in. Only where not done.
   void Next(v1::TensorChunk& chunk);
+  // Fills all into the result that describes them; then it is done. Only before the first chunk.
+  void FillIn(v1::ComputeResult& result);
 
  private:
   void SkipFinished();
 
   const std::vector<TensorBytes> tensors_;
   const int64_t chunk_bytes_;
+  int64_t total_bytes_ = 0;
   size_t tensor_ = 0;
   int64_t offset_ = 0;
 };

@@ -201,7 +201,7 @@ absl::StatusOr<ParsedSpec> ParseSpec(const v1::ComputeSpec& spec) {
                               " heads each; this server takes ", kMaxHeads, " heads in all"),
                  {{"batch", problem.batch()}, {"heads", problem.heads()}, {"limit_heads", kMaxHeads}});
   }
-  ParsedSpec parsed{*std::move(computation), {}, {}, std::move(outputs), std::move(keep)};
+  ParsedSpec parsed{*std::move(computation), {}, {}, std::move(outputs), std::move(keep), spec.brief_answer()};
   for (const TensorInfo& input : inputs) parsed.inputs.push_back(input.name);
   for (const v1::InputTensor& input : spec.inputs()) parsed.handles.push_back(input.handle());
   if (parsed.outputs.empty()) {

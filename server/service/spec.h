@@ -19,6 +19,8 @@ inline constexpr int64_t kMaxSequences = 65536;
 // and a plan is made while a client waits for its first answer.
 inline constexpr int64_t kMaxHeads = int64_t{1} << 20;
 inline constexpr size_t kMaxRequestIdBytes = 128;
+// Most bytes of outputs within a result.
+inline constexpr int64_t kMaxBytesWithinResult = int64_t{512} << 10;
 
 // OK where `id` is empty or at most kMaxRequestIdBytes of printable ASCII.
 absl::Status CheckRequestId(const std::string& id);
@@ -32,6 +34,7 @@ struct ParsedSpec {
   std::vector<std::string> handles;           // of those that lie in the store; empty for the others
   std::vector<TensorName> outputs;            // as inputs, of the result
   std::vector<std::optional<Duration>> keep;  // for those that stay in the store: the lease asked for
+  bool brief_answer = false;
 };
 
 // Everything that can be refused without knowing device or memory is refused here: BAD_SPEC for what is wrong,

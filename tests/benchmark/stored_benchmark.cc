@@ -175,6 +175,7 @@ int Main(int argc, char** argv) {
   v1::ComputeRequest request;
   v1::ComputeSpec& spec = *request.mutable_spec();
   spec.set_operation(tensors.operation);
+  spec.set_brief_answer(true);
   spec.mutable_problem()->set_layout(v1::LAYOUT_BHND);
   for (size_t i = 0; i < handles.size(); ++i) {
     v1::InputTensor& input = *spec.add_inputs();

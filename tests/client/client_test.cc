@@ -206,6 +206,25 @@ TEST(ClientTest, InputsArriveInOrderInChunksOfTheSizeAskedFor) {
   EXPECT_EQ(chunks, 9);
 }
 
+TEST(ClientTest, SmallAnswerIsOneMessage) {
+  const FakeService service({[](grpc::ServerContext&, const v1::ComputeSpec& spec, ServerStream& stream) {
+    const std::optional<std::vector<std::string>> inputs = ReadInputs(spec, stream);
+    if (!inputs.has_value()) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no such tensor");
+    v1::ComputeResponse answer = ResultOf(v1::TENSOR_NAME_O, kShape);
+    *answer.mutable_result()->mutable_accepted() = Accepted(spec).accepted();
+    answer.mutable_result()->mutable_tensors(0)->set_data(inputs->at(2));
+    stream.Write(answer);
+    return grpc::Status::OK;
+  }});
+  const Problem problem;
+  const absl::StatusOr<Result> result = ConnectTo(service).Forward(problem.inputs());
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(service.Specs().front().brief_answer());
+  EXPECT_EQ(result->flops, 100);
+  const std::span<const float> o = result->Values<float>("o");
+  EXPECT_EQ(std::vector<float>(o.begin(), o.end()), problem.v);
+}
+
 TEST(ClientTest, TensorsOverGrpcsDefaultMessageLimitPassBothWays) {
   const FakeService service({Echo(v1::TENSOR_NAME_O)});
   ClientOptions options;

@@ -74,3 +74,20 @@ def test_chunks_are_contiguous_bounded_and_complete() -> None:
         chunks = [m.chunk for m in messages[1:] if m.chunk.tensor_index == index]
         assert [c.byte_offset for c in chunks] == list(range(0, 1024, 100))
         assert b"".join(c.data for c in chunks) == data
+
+
+def test_brief_answer_is_asked_for_and_taken() -> None:
+    tensor = HostTensor("fp64", (8,), memoryview(bytes(64)))
+    call = _wire.ComputeCall("forward", Problem(), {"q": tensor})
+    assert service.ComputeRequest.FromString(next(call.messages(128))).spec.brief_answer
+
+    reply = _wire.ComputeReply("mine", allocate_numpy, None)
+    answer = service.ComputeResponse()
+    answer.result.accepted.estimated_flops = 100.0
+    entry = answer.result.tensors.add(data=b"abcd")
+    entry.tensor.name, entry.tensor.dtype = tensor_pb2.TENSOR_NAME_O, tensor_pb2.DATA_TYPE_FP32
+    entry.tensor.shape.append(1)
+    reply.feed(answer.SerializeToString())
+    whole = reply.finish()
+    assert whole.tensors["o"].tobytes() == b"abcd"
+    assert whole.flops == 100.0

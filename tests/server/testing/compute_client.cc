@@ -150,7 +150,8 @@ Computed ReceiveAll(ComputeStream& stream) {
         break;
       case v1::ComputeResponse::kResult:
         computed.result = response->result();
-        computed.outputs.resize(static_cast<size_t>(response->result().tensors_size()));
+        if (response->result().has_accepted()) computed.accepted = response->result().accepted();
+        for (const v1::ResultTensor& tensor : response->result().tensors()) computed.outputs.push_back(tensor.data());
         break;
       case v1::ComputeResponse::kChunk: {
         const v1::TensorChunk& chunk = response->chunk();

@@ -134,6 +134,7 @@ class ComputeCall:
             request_id=self.request_id,
             operation=problems.operation_number(self.operation),
             problem=self.problem.to_proto(),
+            brief_answer=True,
         )
         inline: list[tuple[int, HostTensor]] = []
         for index, (name, tensor) in enumerate(self.inputs.items()):
@@ -248,7 +249,10 @@ class Receiver(Generic[T]):
 
     def feed(self, message: bytes) -> None:
         """Takes one chunk message."""
-        index, offset, data = decode_chunk(message)
+        self.take(*decode_chunk(message))
+
+    def take(self, index: int, offset: int, data: memoryview) -> None:
+        """Takes the next bytes of one tensor."""
         if index >= len(self._views):
             raise ProtocolError(f"a chunk for tensor {index} of {len(self._views)}")
         view = self._views[index]
@@ -291,17 +295,25 @@ class ComputeReply(Generic[T]):
             raise ProtocolError(f"a reply of {len(message)} bytes that is no ComputeResponse: {error}") from None
         kind = response.WhichOneof("payload")
         if kind == "accepted":
-            self._flops = response.accepted.estimated_flops
-            self._request_id = response.accepted.request_id or self._request_id
+            self._accept(response.accepted)
         elif kind == "progress" and self._progress is not None:
             self._progress(response.progress.done_flops, response.progress.total_flops)
         elif kind == "result":
             self._result = result = response.result
+            if result.HasField("accepted"):
+                self._accept(result.accepted)
             self._receiver = Receiver(
                 [entry.tensor for entry in result.tensors],
                 [not entry.handle for entry in result.tensors],
                 self._allocate,
             )
+            for index, entry in enumerate(result.tensors):
+                if entry.data:
+                    self._receiver.take(index, 0, memoryview(entry.data))
+
+    def _accept(self, accepted: attention_service_pb2.ComputeAccepted) -> None:
+        self._flops = accepted.estimated_flops
+        self._request_id = accepted.request_id or self._request_id
 
     def finish(self) -> Reply[T]:
         """The whole reply, once the stream has ended well."""

@@ -65,28 +65,32 @@ class ComputeResponse(_message.Message):
     def __init__(self, accepted: _Optional[_Union[ComputeAccepted, _Mapping]] = ..., progress: _Optional[_Union[ComputeProgress, _Mapping]] = ..., result: _Optional[_Union[ComputeResult, _Mapping]] = ..., chunk: _Optional[_Union[_tensor_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
 
 class ComputeResult(_message.Message):
-    __slots__ = ["device", "tensors", "timings"]
+    __slots__ = ["accepted", "device", "tensors", "timings"]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    accepted: ComputeAccepted
     device: str
     tensors: _containers.RepeatedCompositeFieldContainer[ResultTensor]
     timings: Timings
-    def __init__(self, tensors: _Optional[_Iterable[_Union[ResultTensor, _Mapping]]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., device: _Optional[str] = ...) -> None: ...
+    def __init__(self, tensors: _Optional[_Iterable[_Union[ResultTensor, _Mapping]]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., device: _Optional[str] = ..., accepted: _Optional[_Union[ComputeAccepted, _Mapping]] = ...) -> None: ...
 
 class ComputeSpec(_message.Message):
-    __slots__ = ["inputs", "operation", "outputs", "problem", "request_id"]
+    __slots__ = ["brief_answer", "inputs", "operation", "outputs", "problem", "request_id"]
+    BRIEF_ANSWER_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    brief_answer: bool
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.InputTensor]
     operation: _problem_pb2.Operation
     outputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.OutputTensor]
     problem: _problem_pb2.Problem
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., operation: _Optional[_Union[_problem_pb2.Operation, str]] = ..., problem: _Optional[_Union[_problem_pb2.Problem, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.InputTensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.OutputTensor, _Mapping]]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., operation: _Optional[_Union[_problem_pb2.Operation, str]] = ..., problem: _Optional[_Union[_problem_pb2.Problem, _Mapping]] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.InputTensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.OutputTensor, _Mapping]]] = ..., brief_answer: bool = ...) -> None: ...
 
 class DeleteTensorsRequest(_message.Message):
     __slots__ = ["handles"]
@@ -213,12 +217,14 @@ class PutTensorsSpec(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., lease_seconds: _Optional[int] = ...) -> None: ...
 
 class ResultTensor(_message.Message):
-    __slots__ = ["handle", "tensor"]
+    __slots__ = ["data", "handle", "tensor"]
+    DATA_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
     handle: str
     tensor: _tensor_pb2.TensorSpec
-    def __init__(self, tensor: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., handle: _Optional[str] = ...) -> None: ...
+    def __init__(self, tensor: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., handle: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class TenantInfo(_message.Message):
     __slots__ = ["in_flight", "max_bytes", "max_in_flight", "name", "used_bytes"]
