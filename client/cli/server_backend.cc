@@ -36,7 +36,8 @@ class ServerBackend : public Backend {
         progress(state.done / state.total, Describe(state));
       };
     }
-    FLASHBOB_ASSIGN_OR_RETURN(const client::Result result, client_.Compute(ToClientRequest(computation, tensors), call));
+    FLASHBOB_ASSIGN_OR_RETURN(const client::Result result,
+                              client_.Compute(ToClientRequest(computation, tensors), call));
     return Outcome{.device = result.device, .queue = result.timings.queue, .compute = result.timings.compute};
   }
 

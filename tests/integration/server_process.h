@@ -13,8 +13,8 @@ namespace flashbob::integration {
 
 class ServerProcess {
  public:
-  // Starts build/flashbob-server on free ports, or where --listen and --metrics-listen say, with these arguments besides, and waits until
-  // it serves; `serving()` says whether it does.
+  // Starts build/flashbob-server on free ports, or where --listen and --metrics-listen say, with these arguments
+  // besides, and waits until it serves; `serving()` says whether it does.
   static ServerProcess Serve(const std::vector<std::string>& arguments = {});
   // Starts it with these arguments and waits for nothing.
   static ServerProcess Start(const std::vector<std::string>& arguments);
