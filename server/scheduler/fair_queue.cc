@@ -14,6 +14,9 @@ constexpr double kRounding = 1e-9;
 // let it push the others aside for as long as it had waited for memory or copies.
 constexpr double kCredit = 2;
 
+// A request that ends within so many quanta ends before a long newcomer of its tenant begins.
+constexpr double kNearlyDone = 2;
+
 }  // namespace
 
 FairQueue::FairQueue(int num_devices, Options options)
@@ -250,7 +253,8 @@ std::optional<FairQueue::Ticket> FairQueue::NextOf(const Lane& lane, TimePoint n
 }
 
 bool FairQueue::EndsFirst(const Lane& lane, const Entry& started, const Entry& newcomer, TimePoint now) const {
-  if (ToSeconds(started.job.estimate) - started.done > quantum_ || Level(started, now) < Level(newcomer, now)) {
+  if (ToSeconds(started.job.estimate) - started.done > kNearlyDone * quantum_ ||
+      Level(started, now) < Level(newcomer, now)) {
     return false;
   }
   return std::none_of(lane.placed.begin(), lane.placed.end(), [&](Ticket placed) {

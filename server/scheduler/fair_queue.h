@@ -8,9 +8,9 @@
 // starts at the device's virtual time: it neither owes nor is owed.
 //
 // Inside a tenant: requests get device memory by priority, then age; `ageing` of waiting counts as one priority more,
-// so that nothing starves. Those that hold device memory share the tenant's turns round robin, a newcomer first; but one
-// that ends with its next slice ends before a long newcomer begins: two that took turns to their last slices would end
-// together, be followed by two that are copied in together, and the device would be idle meanwhile.
+// so that nothing starves. Those that hold device memory share the tenant's turns round robin, a newcomer first; but
+// one that ends within two quanta ends before a long newcomer begins. Two that took turns to their last slices would
+// end together, be followed by two that are copied in together, and the device would be idle meanwhile.
 //
 // A request is placed only when it is about to run: when every tenant on the device reaches the newcomer's virtual
 // start within one quantum of its own device time. From then on it waits for at most two quanta of each of them (the
@@ -124,7 +124,7 @@ class FairQueue {
   // The turn that a waiting request would have; nothing where it has to wait for longer.
   std::optional<Turn> PlanTurn(const Tenant& tenant, const Entry& entry, int device, TimePoint now) const;
   std::optional<Ticket> NextOf(const Lane& lane, TimePoint now) const;
-  // Whether a request ends with its next slice and does so before a newcomer begins: where no short one is on its way.
+  // Whether a request is nearly done and ends before a newcomer begins: where no short one is on its way.
   bool EndsFirst(const Lane& lane, const Entry& started, const Entry& newcomer, TimePoint now) const;
   // Whether one more slice of a request that has started would make a short newcomer of its own tenant, which is on its
   // way into the device, wait for longer than promised.

@@ -124,7 +124,7 @@ TEST(FairQueueTest, RequestThatIsNearlyDoneEndsBeforeALongOneBeginsAndLetsOthers
   for (const Newcomer& newcomer : {Newcomer{milliseconds(50), 0, false}, Newcomer{milliseconds(1), 0, true},
                                    Newcomer{milliseconds(50), 1, true}}) {
     Bench bench;
-    const Ticket a = bench.Send("t", milliseconds(50));
+    const Ticket a = bench.Send("t", milliseconds(80));
     EXPECT_EQ(bench.Step(), a);
     EXPECT_EQ(bench.Step(), a);
     const Ticket b = bench.Send("t", newcomer.estimate, 1, newcomer.priority);
