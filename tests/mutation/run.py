@@ -11,20 +11,26 @@ back. A mutant is caught where a test fails, crashes or hangs; one that does not
 code 0 where all are caught.
 
 The kernels of the CUDA engine need a GPU, and are built without CMake on machines that have none of our packages:
-`--source DIR --build COMMAND --test COMMAND...` say where the sources lie and how to build and to test them there.
+`--source DIR --build COMMAND... --test COMMAND...` say where the sources lie and how to build and to test them there:
+one build for all tests, or one before each. `--jobs N` has N mutants tried at once, each in a copy DIR-JOB of the built
+sources; commands know which by FLASHBOB_JOB, from 0, as to choose a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import itertools
 import json
 import os
+import queue
+import re
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -83,12 +89,13 @@ def read_mutants(path: Path) -> list[Mutant]:
     return mutants
 
 
-def run(command: str, directory: Path, seconds: int | None = None) -> tuple[bool, str]:
+def run(command: str, directory: Path, seconds: int | None = None, job: int = 0) -> tuple[bool, str]:
     """Whether a shell command succeeds, and the end of what it printed."""
     try:
         result = subprocess.run(
             ["bash", "-c", command],
             cwd=directory,
+            env={**os.environ, "FLASHBOB_JOB": str(job)},
             timeout=seconds,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -114,20 +121,27 @@ def copy_sources(to: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def judge(mutant: Mutant, source: Path, steps: list[tuple[str, str]]) -> dict[str, str | float]:
+def failed_test(command: str, output: str) -> str:
+    """What caught a mutant: GoogleTest's name of the test, or of its program where that crashed or hung."""
+    named = re.search(r"^\[  FAILED  \] ([A-Z][\w/]*\.[\w/]+)", output, re.MULTILINE)
+    program = next((word for word in command.split() if "/" in word), command.split()[0])
+    return named[1] if named else program.split("/")[-1]
+
+
+def judge(mutant: Mutant, source: Path, steps: list[tuple[str, str]], job: int = 0) -> dict[str, str | float]:
     """Builds and tests one mutant: of each step its build, then its test, until one fails."""
     began = time.monotonic()
     before = mutant.apply(source)
     verdict, by = "survived", ""
     try:
         for build, test in steps:
-            built, output = run(build, source)
+            built, output = run(build, source, job=job)
             if not built:
                 verdict, by = "does not compile", output
                 break
-            passed, _ = run(test, source, TEST_SECONDS)
+            passed, output = run(test, source, TEST_SECONDS, job)
             if not passed:
-                verdict, by = "caught", test.split()[0].split("/")[-1]
+                verdict, by = "caught", failed_test(test, output)
                 break
     finally:
         (source / mutant.file).write_text(before)
@@ -141,6 +155,26 @@ def judge(mutant: Mutant, source: Path, steps: list[tuple[str, str]]) -> dict[st
     }
 
 
+def judge_all(
+    mutants: list[Mutant], sources: list[Path], steps: list[tuple[str, str]]
+) -> Iterator[dict[str, str | float]]:
+    """The results of mutants as they come, of as many at once as there are sources."""
+    free: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for job in range(len(sources)):
+        free.put(job)
+
+    def judge_one(mutant: Mutant) -> dict[str, str | float]:
+        job = free.get()
+        try:
+            return judge(mutant, sources[job], steps, job)
+        finally:
+            free.put(job)
+
+    with concurrent.futures.ThreadPoolExecutor(len(sources)) as pool:
+        for future in concurrent.futures.as_completed([pool.submit(judge_one, mutant) for mutant in mutants]):
+            yield future.result()
+
+
 def main() -> int:
     """Runs the mutants of the engines named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -148,9 +182,17 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutants whose file, old or new text has this")
     parser.add_argument("--out", type=Path, help="results as JSON")
     parser.add_argument("--source", type=Path, help="sources to change, built by --build")
-    parser.add_argument("--build", help="shell command that builds, run in the sources")
-    parser.add_argument("--test", nargs="+", help="shell commands, run in the sources")
+    parser.add_argument("--build", nargs="+", help="shell commands that build, run in the sources")
+    parser.add_argument("--test", nargs="+", help="shell commands that test, run in the sources")
+    parser.add_argument(
+        "--seen-to-pass", action="store_true", help="the tests have passed without mutants: do not run them so first"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="mutants tried at once, with --source")
     arguments = parser.parse_args()
+    if arguments.jobs != 1 and arguments.source is None:
+        parser.error("--jobs needs --source: trees of CMake cannot be copied")
+    if arguments.test and len(arguments.build or []) not in (1, len(arguments.test)):
+        parser.error("--build needs one command, or one for each of --test")
 
     source = arguments.source or TOP / "build" / "mutation"
     if arguments.source is None:
@@ -166,7 +208,8 @@ def main() -> int:
     results = []
     for engine in arguments.engines:
         if arguments.test:
-            steps = [(arguments.build, test) for test in arguments.test]
+            builds = arguments.build * (len(arguments.test) if len(arguments.build) == 1 else 1)
+            steps = list(zip(builds, arguments.test, strict=True))
         else:
             steps = [
                 (
@@ -175,24 +218,34 @@ def main() -> int:
                 )
                 for program in TESTS[engine]
             ]
-        for command in itertools.chain(*steps):
+        for command in () if arguments.seen_to_pass else itertools.chain(*steps):
             passed, output = run(command, source)
             if not passed:
                 raise SystemExit(f"fails without any mutant: {command}\n{output}")
-        for mutant in read_mutants(HERE / f"{engine}.txt"):
-            if arguments.only not in mutant.file + mutant.old + mutant.new:
-                continue
-            result = judge(mutant, source, steps)
+        sources = [source]
+        if arguments.jobs > 1:
+            sources = [source.with_name(f"{source.name}-{job}") for job in range(arguments.jobs)]
+            for copy in sources:
+                shutil.rmtree(copy, ignore_errors=True)
+                shutil.copytree(source, copy, symlinks=True)
+        mutants = [
+            mutant
+            for mutant in read_mutants(HERE / f"{engine}.txt")
+            if arguments.only in mutant.file + mutant.old + mutant.new
+        ]
+        for result in judge_all(mutants, sources, steps):
             results.append({"engine": engine, **result})
             print(
-                f"{result['verdict']:<16} {result['seconds']:>6} s  {mutant.file}: {mutant.old.strip()}  ->  "
-                f"{mutant.new.strip()}  {result['by']}",
+                f"{result['verdict']:<16} {result['seconds']:>6} s  {result['file']}: {result['old']}  ->  "
+                f"{result['new']}  {result['by']}",
                 flush=True,
             )
+            if arguments.out:
+                arguments.out.write_text(
+                    json.dumps({"command": " ".join(sys.argv), "mutants": results}, indent=1) + "\n"
+                )
     caught = sum(result["verdict"] == "caught" for result in results)
     print(f"{caught} of {len(results)} mutants caught")
-    if arguments.out:
-        arguments.out.write_text(json.dumps({"command": " ".join(sys.argv), "mutants": results}, indent=1) + "\n")
     return 0 if caught == len(results) else 1
 
 
