@@ -27,6 +27,9 @@ constexpr int64_t kPartsWaves = 8;
 constexpr size_t kMostPartsBytes = size_t{19} << 20;
 // A launch of fewer waves than this ends with a whole one where more items follow.
 constexpr int64_t kWholeWaves = 8;
+// A slice takes so much longer than it should where the rest would be a crumb: a launch, a wave that few items fill,
+// and the device idle around them.
+constexpr double kStretch = 1.125;
 
 constexpr TensorSet kTangents = {kUq, kUk, kUv, kTq, kTk, kTv};
 constexpr TensorSet kColumnOutputs = {kDq, kDk, kDv, kGq, kGk, kGv, kTdq, kTdk, kTdv};
@@ -318,7 +321,7 @@ void CudaPlan::CutPass(PassKind pass, double flops, double slice_seconds) {
   const double seconds =
       std::max(total_tiles * tile_seconds / static_cast<double>(wave), static_cast<double>(longest) * tile_seconds);
   const double flops_per_tile = total_tiles > 0 ? flops / total_tiles : 0;
-  if (seconds <= slice_seconds && items <= kMaxItemsPerLaunch) {
+  if (seconds <= kStretch * slice_seconds && items <= kMaxItemsPerLaunch) {
     LaunchStep step = {.pass = pass, .items = items, .flops = flops, .seconds = seconds};
     if (kernel.compact_walk && items <= kPartsWaves * wave) {
       DivisiblePass divisible = {.tile_seconds = tile_seconds, .wave = wave, .state_bytes = kernel.state_bytes};
@@ -477,7 +480,9 @@ void CudaPlan::LayOutWorkspace() {
 
 void CudaPlan::CutSlices(double slice_seconds) {
   for (size_t i = 0; i < steps_.size(); ++i) {
-    if (slices_.empty() || slices_.back().seconds + steps_[i].seconds > slice_seconds) slices_.push_back({.begin = i});
+    const double seconds = (slices_.empty() ? 0 : slices_.back().seconds) + steps_[i].seconds;
+    const bool crumb = steps_[i].seconds <= (kStretch - 1) * slice_seconds;
+    if (slices_.empty() || seconds > (crumb ? kStretch : 1) * slice_seconds) slices_.push_back({.begin = i});
     Slice& slice = slices_.back();
     slice.end = i + 1;
     slice.flops += steps_[i].flops;

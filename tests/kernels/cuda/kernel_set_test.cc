@@ -188,6 +188,17 @@ TEST(CudaPlanTest, ALastWaveOfFewIsASliceOfItsOwnWhereWalksAreLong) {
   }
 }
 
+// Its columns are estimated at 21.3 ms: cut at 20, their rest would be a slice of 82 items and the sums' conversion.
+TEST(CudaPlanTest, APassThatTakesLittleLongerThanASliceIsNotCut) {
+  if (!Built()) GTEST_SKIP() << "this build has no kernels for sm_90a";
+  const auto plan = CudaPlan::Create(Of(Bob(16, 16384, 128)), kH200, 0.020);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ((*plan)->num_slices(), 2) << "rows, and columns with what follows them";
+  const auto shorter = CudaPlan::Create(Of(Bob(16, 16384, 128)), kH200, 0.018);
+  ASSERT_TRUE(shorter.ok()) << shorter.status();
+  EXPECT_EQ((*shorter)->num_slices(), 3) << "more than an eighth too long";
+}
+
 TEST(PartsTest, ItemsThatFillTheDeviceAreNotDivided) {
   DivisiblePass pass = {
       .tiles = std::vector<int64_t>(132 * 8, 256), .tile_seconds = 2e-6, .wave = 132, .state_bytes = 65536};
