@@ -14,6 +14,11 @@ double SecondsInParts(const DivisiblePass& pass, int32_t parts) {
   const double meet = parts == 1 ? 0
                                  : kMeetSeconds + static_cast<double>(parts) * static_cast<double>(pass.state_bytes) /
                                                       kStateBytesPerSecond;
+  if (pass.tiles.empty()) return 0;
+  if (static_cast<int64_t>(pass.tiles.size()) * parts <= pass.wave) {  // all start at once
+    const int64_t longest = *std::max_element(pass.tiles.begin(), pass.tiles.end());
+    return kStartSeconds + static_cast<double>((longest + parts - 1) / parts) * pass.tile_seconds + meet;
+  }
   std::priority_queue<double, std::vector<double>, std::greater<>> ends(
       std::greater<>(), std::vector<double>(static_cast<size_t>(std::max<int64_t>(pass.wave, 1)), 0.0));
   double last = 0;

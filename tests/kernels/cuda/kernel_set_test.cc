@@ -226,6 +226,15 @@ TEST(PartsTest, UnevenWalksAreDividedWhereTheLongestWouldRunAlone) {
   EXPECT_GE(ChooseParts(pass, 32 << 20), 2);
 }
 
+TEST(PartsTest, PartsThatStartAtOnceEndWithTheLongest) {
+  DivisiblePass pass = {.tiles = {7, 3, 5}, .tile_seconds = 2e-6, .wave = 6, .state_bytes = 65536};
+  const double together = SecondsInParts(pass, 2);
+  pass.tiles = {7};
+  EXPECT_EQ(SecondsInParts(pass, 2), together);
+  pass.tiles = {7, 3, 5, 3};  // the last one waits for others to end
+  EXPECT_GT(SecondsInParts(pass, 2), together);
+}
+
 TEST(PartsTest, ShortWalksAreNotWorthDividing) {
   DivisiblePass pass = {.tiles = std::vector<int64_t>(4, 2), .tile_seconds = 2e-6, .wave = 132, .state_bytes = 65536};
   EXPECT_EQ(ChooseParts(pass, 32 << 20), 1);
