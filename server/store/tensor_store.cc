@@ -3,7 +3,6 @@
 #include <openssl/rand.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include "absl/strings/escaping.h"
@@ -15,13 +14,7 @@ namespace {
 
 constexpr Duration kRetryDelay = std::chrono::seconds(1);
 
-std::string NewHandle(const std::string& server) {
-  std::array<unsigned char, 16> random;
-  // Without random numbers there are no secrets: better no server.
-  if (RAND_bytes(random.data(), static_cast<int>(random.size())) != 1) std::abort();
-  const std::string bytes(reinterpret_cast<const char*>(random.data()), random.size());
-  return absl::StrCat(server, ".", absl::BytesToHexString(bytes));
-}
+constexpr size_t kHandleBytes = 16;
 
 }  // namespace
 
@@ -83,7 +76,7 @@ std::string TensorStore::Put(const Tenant& tenant, StoreRoom& room, Item item) {
     dropped.push_back(TakeLocked(stored));
   }
   room.bytes_ -= bytes;  // from now on it is the entry's
-  const std::string handle = NewHandle(options_.server);
+  const std::string handle = NewHandleLocked();
   by_request_[entry.once] = handle;
   entries_.emplace(handle, std::move(entry));
   return handle;
@@ -124,6 +117,18 @@ void TensorStore::DropExpired() {
 TensorStore::Use TensorStore::GetUse() const {
   MutexLock lock(mutex_);
   return {static_cast<int64_t>(entries_.size()), bytes_, options_.max_bytes};
+}
+
+std::string TensorStore::NewHandleLocked() {
+  if (random_.empty()) {
+    random_.resize(64 * kHandleBytes);
+    // Without random numbers there are no secrets: better no server.
+    if (RAND_bytes(reinterpret_cast<unsigned char*>(random_.data()), static_cast<int>(random_.size())) != 1)
+      std::abort();
+  }
+  const std::string bytes = random_.substr(random_.size() - kHandleBytes);
+  random_.resize(random_.size() - kHandleBytes);
+  return absl::StrCat(options_.server, ".", absl::BytesToHexString(bytes));
 }
 
 void TensorStore::GiveUp(int64_t bytes) {

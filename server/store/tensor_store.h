@@ -111,6 +111,7 @@ class TensorStore {
   // Moves those out whose lease is over; the caller destroys them once unlocked.
   std::vector<Entry> TakeExpiredLocked(TimePoint now) FLASHBOB_REQUIRES(mutex_);
   Entry TakeLocked(Entries::iterator entry) FLASHBOB_REQUIRES(mutex_);
+  std::string NewHandleLocked() FLASHBOB_REQUIRES(mutex_);
 
   const Clock& clock_;
   const Options options_;
@@ -118,6 +119,8 @@ class TensorStore {
   Entries entries_ FLASHBOB_GUARDED_BY(mutex_);                                          // by handle
   std::unordered_map<std::string, std::string> by_request_ FLASHBOB_GUARDED_BY(mutex_);  // handle
   int64_t bytes_ FLASHBOB_GUARDED_BY(mutex_) = 0;                                        // of entries and rooms
+  // Drawn for handles to come: to draw for one takes as long, and system calls.
+  std::string random_ FLASHBOB_GUARDED_BY(mutex_);
 };
 
 }  // namespace flashbob::server
