@@ -5,6 +5,7 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <future>
 #include <iterator>
@@ -128,9 +129,9 @@ bool IsBound(const Request& request) {
          std::any_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.keep.has_value(); });
 }
 
-std::string RandomId() {
+std::string RandomPrefix() {
   std::random_device random;
-  return absl::StrFormat("%08x%08x%08x", random(), random(), random());
+  return absl::StrFormat("%08x%08x%08x-", random(), random(), random());
 }
 
 double Seconds(nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
@@ -173,6 +174,7 @@ class Client::Connection {
       : options_(std::move(options)),
         channel_(MakeChannel(options_, credentials, kInTurn)),
         bound_channel_(MakeChannel(options_, credentials, nullptr)),
+        id_prefix_(RandomPrefix()),
         clock_(options_.clock == nullptr ? std::make_shared<SystemClock>(std::vector{channel_, bound_channel_})
                                          : options_.clock),
         stub_(v1::AttentionService::NewStub(channel_)),
@@ -197,7 +199,7 @@ class Client::Connection {
 
   absl::StatusOr<Result> Compute(const Request& request, const CallOptions& call, const Cancellation& cancellation) {
     FLASHBOB_ASSIGN_OR_RETURN(v1::ComputeSpec spec, ToSpec(request));
-    if (spec.request_id().empty()) spec.set_request_id(RandomId());
+    if (spec.request_id().empty()) spec.set_request_id(NewId());
     const ComputeAttempt attempt{IsBound(request) ? *bound_channel_ : *channel_,
                                  request,
                                  spec,
@@ -211,7 +213,7 @@ class Client::Connection {
   absl::StatusOr<std::vector<StoredTensor>> PutTensors(const std::vector<NamedTensor>& tensors,
                                                        std::chrono::seconds lease, const CallOptions& call) {
     FLASHBOB_ASSIGN_OR_RETURN(v1::PutTensorsSpec spec, ToPutSpec(tensors, lease));
-    spec.set_request_id(RandomId());
+    spec.set_request_id(NewId());
     const Cancellation cancellation = call.cancellation.value_or(Cancellation());
     return Retry<std::vector<StoredTensor>>(call, cancellation, [&](grpc::ClientContext& context) {
       const Cancellation::Registration cancel(cancellation, [&context] { context.TryCancel(); });
@@ -250,6 +252,9 @@ class Client::Connection {
   }
 
  private:
+  // No other client's, nor another request's of this one.
+  std::string NewId() { return absl::StrCat(id_prefix_, next_id_.fetch_add(1)); }
+
   void Prepare(grpc::ClientContext& context, system_clock::time_point deadline) const {
     context.set_deadline(deadline);
     if (!options_.token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", options_.token));
@@ -290,7 +295,7 @@ class Client::Connection {
   absl::StatusOr<T> Retry(const CallOptions& call, const Cancellation& cancellation, Try attempt) {
     const nanoseconds timeout = std::min(call.timeout.value_or(options_.default_timeout), kLongest);
     const auto deadline = clock_->Now() + timeout;
-    Backoff backoff(options_.retry, std::random_device()());
+    std::optional<Backoff> backoff;  // at the first failure: to seed it takes as long as a good part of a small call
     while (true) {
       const nanoseconds left = deadline - clock_->Now();
       grpc::ClientContext context;
@@ -299,7 +304,8 @@ class Client::Connection {
       if (result.ok()) return result;
       if (cancellation.cancelled()) return absl::CancelledError("cancelled by the caller");
       const absl::Status error = Explain(result.status(), timeout);
-      const std::optional<nanoseconds> pause = backoff.PauseAfter(error);
+      if (!backoff.has_value()) backoff.emplace(options_.retry, std::random_device()());
+      const std::optional<nanoseconds> pause = backoff->PauseAfter(error);
       if (!pause.has_value() || clock_->Now() + *pause >= deadline) return error;
       clock_->Sleep(*pause, cancellation);
       if (cancellation.cancelled()) return absl::CancelledError("cancelled by the caller");
@@ -327,6 +333,8 @@ class Client::Connection {
   // stored there; it connects with the first such call.
   const std::shared_ptr<grpc::Channel> channel_;
   const std::shared_ptr<grpc::Channel> bound_channel_;
+  const std::string id_prefix_;
+  std::atomic<uint64_t> next_id_ = 0;
   const std::shared_ptr<Clock> clock_;
   const std::unique_ptr<v1::AttentionService::Stub> stub_;
   const std::unique_ptr<v1::AttentionService::Stub> bound_stub_;
