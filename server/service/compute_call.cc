@@ -130,6 +130,7 @@ void ComputeCall::ReleaseLocked() {
 
 void ComputeCall::CutIfIdleLocked(TimePoint now) {
   if (ended()) return;
+  if (accepted_due_.has_value()) WriteLocked();
   const Duration limit = environment().idle_limit;
   if (reading_ && (upload_ == nullptr || !upload_->complete()) && now - reading_since_ >= limit) {
     const std::string what = spec_.has_value() ? absl::StrCat(upload_->received_bytes(), " of ", upload_->total_bytes(),
@@ -264,7 +265,8 @@ void ComputeCall::AdmittedLocked() {
     CompleteLocked();
     return;
   }
-  WriteLocked();
+  // A brief answer holds it, where the rest comes before the next look at idle calls.
+  if (!spec_->brief_answer) WriteLocked();
   ReadLocked();
 }
 
@@ -337,9 +339,7 @@ void ComputeCall::FillResultLocked(v1::ComputeResult& result) {
   SetDuration(*result.mutable_timings()->mutable_queue(), timings_.queue);
   SetDuration(*result.mutable_timings()->mutable_compute(), timings_.compute);
   result.set_device(request_->device_name());
-  if (!spec_->brief_answer || download_->total_bytes() > kMaxBytesWithinResult) return;
-  download_->FillIn(result);
-  CountSentLocked(download_->total_bytes());
+  if (spec_->brief_answer) CountSentLocked(download_->FillIn(result, kMaxBytesWithinResult));
 }
 
 void ComputeCall::CountSentLocked(int64_t bytes) {

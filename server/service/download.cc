@@ -7,16 +7,19 @@ namespace flashbob::server {
 
 Download::Download(std::vector<TensorBytes> tensors, int64_t chunk_bytes)
     : tensors_(std::move(tensors)), chunk_bytes_(chunk_bytes) {
-  for (const TensorBytes& tensor : tensors_) total_bytes_ += tensor.bytes;
   SkipFinished();
 }
 
-void Download::FillIn(v1::ComputeResult& result) {
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].bytes == 0) continue;
-    result.mutable_tensors(static_cast<int>(i))->set_data(tensors_[i].data, static_cast<size_t>(tensors_[i].bytes));
+int64_t Download::FillIn(v1::ComputeResult& result, int64_t max_bytes) {
+  int64_t filled = 0;
+  while (!done() && tensors_[tensor_].bytes <= max_bytes - filled) {
+    const TensorBytes& tensor = tensors_[tensor_];
+    result.mutable_tensors(static_cast<int>(tensor_))->set_data(tensor.data, static_cast<size_t>(tensor.bytes));
+    filled += tensor.bytes;
+    offset_ = tensor.bytes;
+    SkipFinished();
   }
-  tensor_ = tensors_.size();
+  return filled;
 }
 
 void Download::Next(v1::TensorChunk& chunk) {

@@ -15,18 +15,17 @@ class Download {
   Download(std::vector<TensorBytes> tensors, int64_t chunk_bytes);
 
   bool done() const { return tensor_ == tensors_.size(); }
-  int64_t total_bytes() const { return total_bytes_; }
   // Fills the next chunk in. Only where not done.
   void Next(v1::TensorChunk& chunk);
-  // Fills all into the result that describes them; then it is done. Only before the first chunk.
-  void FillIn(v1::ComputeResult& result);
+  // Fills the first tensors, of at most `max_bytes` in all, into the result that describes them, and returns their
+  // bytes. Only before the first chunk.
+  int64_t FillIn(v1::ComputeResult& result, int64_t max_bytes);
 
  private:
   void SkipFinished();
 
   const std::vector<TensorBytes> tensors_;
   const int64_t chunk_bytes_;
-  int64_t total_bytes_ = 0;
   size_t tensor_ = 0;
   int64_t offset_ = 0;
 };

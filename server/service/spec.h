@@ -19,8 +19,8 @@ inline constexpr int64_t kMaxSequences = 65536;
 // and a plan is made while a client waits for its first answer.
 inline constexpr int64_t kMaxHeads = int64_t{1} << 20;
 inline constexpr size_t kMaxRequestIdBytes = 128;
-// Most bytes of outputs within a result. More come sooner as chunks: of 128 KiB 64 clients got a seventh less.
-inline constexpr int64_t kMaxBytesWithinResult = int64_t{16} << 10;
+// Most bytes of outputs within a result: a small tensor and its lse. Of 128 KiB 64 clients got a seventh less.
+inline constexpr int64_t kMaxBytesWithinResult = int64_t{72} << 10;
 
 // OK where `id` is empty or at most kMaxRequestIdBytes of printable ASCII.
 absl::Status CheckRequestId(const std::string& id);

@@ -64,6 +64,39 @@ TEST(BriefCallTest, SmallRequestOfStoredTensorsIsOneMessageEachWay) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
+TEST(BriefCallTest, SmallInlineRequestHasOneAnswer) {
+  v1::ComputeSpec spec = ForwardSpec(3, 33, 17);
+  TestServer server({.unified_memory = false});
+  const std::vector<std::string> expected = OutputsOf(spec);
+  spec.set_brief_answer(true);
+  const auto stub = server.Connect();
+  bool within = false;
+  // The look at idle calls may fall between the spec and the last chunk, not each time.
+  for (int i = 0; i < 20 && !within; ++i) {
+    const Computed computed = Compute(*stub, spec);
+    ASSERT_TRUE(computed.status.ok()) << computed.status.error_message();
+    EXPECT_EQ(computed.outputs, expected);
+    within = computed.result->has_accepted() && computed.largest_chunk_bytes == 0;
+  }
+  EXPECT_TRUE(within);
+}
+
+TEST(BriefCallTest, WhoWaitsForAcceptedHasIt) {
+  v1::ComputeSpec spec = ForwardSpec(3, 33, 17);
+  spec.set_brief_answer(true);
+  TestServer server({.unified_memory = false});
+  const auto stub = server.Connect();
+  ComputeStream stream(*stub);
+  ASSERT_TRUE(stream.Send(spec));
+  const std::optional<v1::ComputeResponse> first = stream.Receive();
+  ASSERT_TRUE(first.has_value());
+  EXPECT_TRUE(first->has_accepted());
+  ASSERT_TRUE(stream.SendInputs(spec));
+  const Computed computed = ReceiveAll(stream);
+  ASSERT_TRUE(computed.status.ok()) << computed.status.error_message();
+  EXPECT_FALSE(computed.result->has_accepted());
+}
+
 TEST(BriefCallTest, AcceptedComesFirstWhereTheDeviceTakesLonger) {
   const v1::ComputeSpec spec = ForwardSpec(3, 33, 17);
   TestServer server;
@@ -94,6 +127,19 @@ TEST(BriefCallTest, LargeOutputsFollowTheResultInChunks) {
   EXPECT_EQ(computed.result->tensors(0).data(), "");
   EXPECT_GT(computed.largest_chunk_bytes, 0);
   EXPECT_EQ(computed.outputs, OutputsOf(spec));
+}
+
+TEST(BriefCallTest, FirstOutputsComeWithinTheResultAndTheRestInChunks) {
+  v1::ComputeSpec spec = WideSpec(72);  // o as large as may be, and lse
+  TestServer server({.unified_memory = false});
+  const std::vector<std::string> expected = OutputsOf(spec);
+  spec.set_brief_answer(true);
+  const Computed computed = Compute(*server.Connect(), spec);
+  ASSERT_TRUE(computed.status.ok()) << computed.status.error_message();
+  EXPECT_EQ(computed.result->tensors(0).data().size(), size_t{72} << 10);
+  EXPECT_EQ(computed.result->tensors(1).data(), "");
+  EXPECT_GT(computed.largest_chunk_bytes, 0);
+  EXPECT_EQ(computed.outputs, expected);
 }
 
 TEST(BriefCallTest, InputsInChunksHaveSmallOutputsWithinTheResult) {
