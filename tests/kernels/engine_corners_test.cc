@@ -1,5 +1,5 @@
 // The corners that architecture.md defines the same for every engine, besides those that conformance cases have: how
-// far NaN and infinity reach, overflow, and the same bits from run to run.
+// far NaN and infinity reach, overflow, what keys past the end weigh, and the same bits from run to run.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,12 +8,15 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/conformance/case.h"
+#include "kernels/conformance/error.h"
 #include "kernels/conformance/host_tensor.h"
 #include "kernels/conformance/run.h"
 #include "tests/kernels/engines_under_test.h"
+#include "tests/kernels/reference_runner.h"
 #include "tests/seed.h"
 
 namespace flashbob {
@@ -41,6 +44,11 @@ CaseSpec EverythingOf(DType dtype) {
 class EngineCornersTest : public testing::TestWithParam<EngineUnderTest> {
  protected:
   std::map<TensorName, HostTensor> Run(const Computation& computation, const Elements& inputs) {
+    return RunOn(runner_, computation, inputs);
+  }
+
+  static std::map<TensorName, HostTensor> RunOn(const conformance::Runner& runner, const Computation& computation,
+                                                const Elements& inputs) {
     const AttentionProblem& problem = computation.problem();
     TensorPointers pointers;
     std::map<TensorName, HostTensor> given;
@@ -52,7 +60,7 @@ class EngineCornersTest : public testing::TestWithParam<EngineUnderTest> {
       const auto elements = static_cast<size_t>(problem.NumElements(name));
       pointers.Set(name, results.try_emplace(name, problem.DTypeOf(name), elements).first->second.data());
     });
-    const absl::Status status = runner_(computation, pointers);
+    const absl::Status status = runner(computation, pointers);
     EXPECT_TRUE(status.ok()) << status;
     return results;
   }
@@ -195,6 +203,41 @@ TEST_P(EngineCornersTest, RowsWhoseGivenLseIsMinusInfinityTakeNoPart) {
     for (double& lse : inputs[kLse]) lse = -kInfinity;
     for (const auto& [name, tensor] : Run(made.computation(), inputs)) {
       for (double element : tensor.Values()) ASSERT_EQ(element, 0) << Name(name) << " of " << Name(dtype);
+    }
+  }
+}
+
+// Kernels pad the last keys with zeros, whose scores of 0 lie far above those of the keys that there are: weighed, they
+// would be exp(800).
+TEST_P(EngineCornersTest, KeysPastTheEndTakeNoPartHoweverLowTheScores) {
+  const std::pair<Operation, TensorSet> computations[] = {{Operation::kForward, {}},
+                                                          {Operation::kBackward, {}},
+                                                          {Operation::kDoubleBackward, {kUq, kUk, kUv}},
+                                                          {Operation::kJvp, {kTq, kTk, kTv, kDo}}};
+  for (const auto& [operation, optional_inputs] : computations) {
+    for (DType dtype : kAllDTypes) {
+      CaseSpec spec;
+      spec.operation = operation;
+      spec.optional_inputs = optional_inputs;
+      spec.dtype = dtype;
+      spec.query_len = 35;
+      spec.key_len = 41;  // no multiple of any tile
+      spec.head_dim = spec.value_dim = 16;
+      spec.seed = testing_seed::Seed();
+      const ConformanceCase made = ConformanceCase::Create(spec).value();
+      Elements inputs = MakeInputs(made).value();
+      // The first column gives every score -0.25 x 64 x 50 and no tangent.
+      for (const auto& [name, value] : {std::pair{kQ, 64}, {kK, -50}, {kUq, 0}, {kUk, 0}, {kTq, 0}, {kTk, 0}}) {
+        if (!inputs.contains(name)) continue;
+        for (size_t i = 0; i < inputs[name].size(); i += 16) inputs[name][i] = value;
+      }
+      const auto expected = RunOn(RunReference, made.computation(), inputs);
+      for (const auto& [name, tensor] : Run(made.computation(), inputs)) {
+        const std::vector<double> exact = expected.at(name).Values();
+        // Column 0 of gradients is a difference of products with 50 or 64, which costs half precision its digits.
+        EXPECT_LE(conformance::RelativeError(tensor.Values(), {exact, exact}, dtype), 0.1)
+            << Name(name) << " of " << Name(operation) << ", " << Name(dtype);
+      }
     }
   }
 }
