@@ -11,7 +11,7 @@ deploy/install_dependencies.sh gcovr
 
 # Stale counters would count what an earlier build ran.
 if [ -d build/coverage ]; then find build/coverage -name '*.gcda' -delete; fi
-cmake -S . -B build/coverage -G Ninja -DFLASHBOB_CUDA=OFF -DCMAKE_CXX_FLAGS=--coverage \
+cmake -S . -B build/coverage -G Ninja -DFLASHBOB_CUDA=OFF -DCMAKE_CXX_FLAGS="--coverage -fprofile-update=atomic" \
   -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" >/dev/null
 cmake --build build/coverage -j "${FLASHBOB_BUILD_JOBS:-$(nproc)}"
 ctest --test-dir build/coverage --output-on-failure --timeout 600 -j "$(nproc)" "$@" || echo "coverage: some tests failed"
