@@ -26,6 +26,20 @@ absl::Status Engine::CopyRowsToHost(void* host, const HostRows& rows, const void
   return absl::OkStatus();
 }
 
+absl::Status Engine::CopyAllToDevice(const std::vector<HostCopy>& copies, Stream& stream) {
+  for (const HostCopy& copy : copies) {
+    FLASHBOB_RETURN_IF_ERROR(CopyToDevice(copy.device, copy.host, copy.bytes, stream));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::CopyAllToHost(const std::vector<HostCopy>& copies, Stream& stream) {
+  for (const HostCopy& copy : copies) {
+    FLASHBOB_RETURN_IF_ERROR(CopyToHost(copy.host, copy.device, copy.bytes, stream));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunToCompletion(Engine& engine, const Computation& computation, const TensorPointers& tensors,
                              const std::function<void(double done_flops)>& progress) {
   FLASHBOB_ASSIGN_OR_RETURN(const std::unique_ptr<const Plan> plan, engine.MakePlan(computation));

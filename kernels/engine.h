@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -74,6 +75,13 @@ struct HostRows {
   size_t pitch = 0;
 };
 
+// One of several copies between host and device memory.
+struct HostCopy {
+  void* device = nullptr;
+  void* host = nullptr;
+  size_t bytes = 0;
+};
+
 struct DeviceInfo {
   std::string name;             // "cpu", "cuda:0"
   std::string model;            // what the hardware calls itself
@@ -114,6 +122,10 @@ class Engine {
   // The same of rows, which in device memory lie one after the other. Here: row by row.
   virtual absl::Status CopyRowsToDevice(void* device, const void* host, const HostRows& rows, Stream& stream);
   virtual absl::Status CopyRowsToHost(void* host, const HostRows& rows, const void* device, Stream& stream);
+  // Several at a time, whose host memory is of AllocateHost, on the stream of the work that they are for: small ones
+  // may be work of the same kind, which waits for whatever else computes. Here: one by one.
+  virtual absl::Status CopyAllToDevice(const std::vector<HostCopy>& copies, Stream& stream);
+  virtual absl::Status CopyAllToHost(const std::vector<HostCopy>& copies, Stream& stream);
 };
 
 // Runs a computation from host memory to host memory: plans, allocates, copies (where the engine needs that), launches

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/mutex.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/copies.h"
 #include "kernels/cuda/cuda_plan.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/device_traits.h"
@@ -28,6 +29,9 @@ constexpr size_t kReserveShare = 16;
 // Blocks of at most so many bytes are kept where they are freed, at most so many of them.
 constexpr size_t kSmallBytes = size_t{4} << 20;
 constexpr size_t kMostKept = 16;
+
+// Copies of at most so many bytes go together; a copy engine is no slower with longer ones.
+constexpr size_t kMostTogether = size_t{256} << 10;
 
 // Makes a device current on the calling thread, and leaves it so: to make another current again would give that one a
 // context, hundreds of megabytes of it, where this process has no business there.
@@ -191,6 +195,14 @@ class CudaEngine : public Engine {
                     stream);
   }
 
+  absl::Status CopyAllToDevice(const std::vector<HostCopy>& copies, Stream& stream) override {
+    return CopyAll(copies, cudaMemcpyHostToDevice, stream);
+  }
+
+  absl::Status CopyAllToHost(const std::vector<HostCopy>& copies, Stream& stream) override {
+    return CopyAll(copies, cudaMemcpyDeviceToHost, stream);
+  }
+
  private:
   // A block of just so many bytes that was freed; null where there is none.
   void* TakeKept(size_t bytes) {
@@ -235,6 +247,25 @@ class CudaEngine : public Engine {
     const CurrentDevice current(device_);
     FLASHBOB_RETURN_IF_ERROR(current.status());
     return ToStatus(cudaMemcpyAsync(to, from, bytes, kind, on), absl::StrCat("copying ", bytes, " bytes"));
+  }
+
+  // Page-locked memory has one address here and on every device.
+  absl::Status CopyAll(const std::vector<HostCopy>& copies, cudaMemcpyKind kind, Stream& stream) {
+    cuda::Copies together;
+    for (const HostCopy& copy : copies) {
+      void* const to = kind == cudaMemcpyHostToDevice ? copy.device : copy.host;
+      void* const from = kind == cudaMemcpyHostToDevice ? copy.host : copy.device;
+      const auto bits = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | copy.bytes;
+      if (bits % cuda::kCopyAlignment == 0 && copy.bytes <= kMostTogether && together.count < cuda::kMostCopies) {
+        together.pieces[together.count++] = {to, from, copy.bytes};
+      } else {
+        FLASHBOB_RETURN_IF_ERROR(Copy(to, from, copy.bytes, kind, stream));
+      }
+    }
+    FLASHBOB_ASSIGN_OR_RETURN(const cudaStream_t on, StreamOf(stream));
+    const CurrentDevice current(device_);
+    FLASHBOB_RETURN_IF_ERROR(current.status());
+    return ToStatus(cuda::LaunchCopies(together, on), absl::StrCat("copying ", together.count, " small tensors"));
   }
 
   absl::Status CopyRows(Pitched to, Pitched from, const HostRows& rows, cudaMemcpyKind kind, Stream& stream) {

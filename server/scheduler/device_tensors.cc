@@ -109,6 +109,32 @@ absl::StatusOr<bool> DeviceTensors::CopyMoreInputs(int64_t max_bytes, Stream& st
   return !inputs_.empty();
 }
 
+absl::Status DeviceTensors::CopyInputsTogether(Stream& stream) {
+  std::vector<HostCopy> copies;
+  for (const Piece& piece : inputs_) {
+    copied_input_bytes_ += static_cast<int64_t>(piece.rows.rows * piece.rows.row_bytes);
+    if (piece.rows.rows == 1) {
+      copies.push_back({piece.device, piece.host, piece.rows.row_bytes});
+    } else {
+      FLASHBOB_RETURN_IF_ERROR(engine_.CopyRowsToDevice(piece.device, piece.host, piece.rows, stream));
+    }
+  }
+  inputs_.clear();
+  return engine_.CopyAllToDevice(copies, stream);
+}
+
+absl::Status DeviceTensors::CopyOutputsTogether(Stream& stream) const {
+  std::vector<HostCopy> copies;
+  for (const Piece& piece : outputs_) {
+    if (piece.rows.rows == 1) {
+      copies.push_back({piece.device, piece.host, piece.rows.row_bytes});
+    } else {
+      FLASHBOB_RETURN_IF_ERROR(engine_.CopyRowsToHost(piece.host, piece.rows, piece.device, stream));
+    }
+  }
+  return engine_.CopyAllToHost(copies, stream);
+}
+
 absl::Status DeviceTensors::CopyOutputs(Stream& stream) const {
   for (const Piece& piece : outputs_) {
     FLASHBOB_RETURN_IF_ERROR(piece.rows.rows == 1

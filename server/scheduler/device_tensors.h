@@ -36,6 +36,9 @@ class DeviceTensors {
   absl::StatusOr<bool> CopyMoreInputs(int64_t max_bytes, Stream& stream);
   // Starts to copy all outputs back.
   absl::Status CopyOutputs(Stream& stream) const;
+  // The same of all inputs that are left, and of all outputs, on the stream that computes: as one where they are small.
+  absl::Status CopyInputsTogether(Stream& stream);
+  absl::Status CopyOutputsTogether(Stream& stream) const;
 
   // Of the inputs, since it was made.
   int64_t copied_input_bytes() const { return copied_input_bytes_; }

@@ -1,6 +1,5 @@
 // FairScheduler's threads of the devices: placing, copying in, slices, copying back.
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -186,14 +185,12 @@ absl::Status FairScheduler::ComputeSlice(Device& device, Part& part, int slice) 
   FLASHBOB_RETURN_IF_ERROR(AllocateOnDevice(device, part));
   DeviceTensors& tensors = *part.device_tensors;
   absl::Status status;
-  if (part.copies_inline && slice == 0) {
-    status = tensors.CopyMoreInputs(std::numeric_limits<int64_t>::max(), *device.compute).status();
-  }
+  if (part.copies_inline && slice == 0) status = tensors.CopyInputsTogether(*device.compute);
   if (status.ok()) {
     status = device.engine.Launch(plan, slice, tensors.tensors(), tensors.workspace(), *device.compute);
   }
   if (status.ok() && part.copies_inline && slice + 1 == plan.num_slices()) {
-    status = tensors.CopyOutputs(*device.compute);
+    status = tensors.CopyOutputsTogether(*device.compute);
   }
   return WaitFor(device, part, *device.compute, status);
 }

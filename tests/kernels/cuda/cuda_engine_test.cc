@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -58,6 +59,48 @@ TEST_F(CudaEngineTest, CopiesThereAndBack) {
   ASSERT_TRUE(engine_->CopyToHost(bytes + kBytes, *device, kBytes, **stream).ok());
   ASSERT_TRUE((*stream)->Synchronize().ok());
   EXPECT_TRUE(std::equal(bytes, bytes + kBytes, bytes + kBytes));
+  engine_->Free(*device);
+  engine_->FreeHost(*host);
+}
+
+TEST_F(CudaEngineTest, CopiesThatGoTogetherChangeTheirBytesAlone) {
+  // More than go as one, some too long for that, some of no whole number of units, one empty.
+  std::vector<size_t> sizes = {16, 48, 2048, 65536, 65552, 262144, 262160, 1 << 20, 7, 65537, 0};
+  for (size_t i = 0; i < 15; ++i) sizes.push_back(4096 + 16 * i);
+  constexpr size_t kGap = 256;
+  size_t all = kGap;
+  for (size_t size : sizes) all += (size + kGap - 1) / kGap * kGap + kGap;
+  absl::StatusOr<std::unique_ptr<Stream>> stream = engine_->CreateStream();
+  absl::StatusOr<void*> host = engine_->AllocateHost(3 * all);
+  absl::StatusOr<void*> device = engine_->Allocate(all);
+  ASSERT_TRUE(stream.ok() && host.ok() && device.ok());
+  auto* const sent = static_cast<unsigned char*>(*host);
+  unsigned char* const there = sent + all;
+  unsigned char* const back = there + all;
+  std::vector<unsigned char> expected_there(all, 1);
+  std::vector<unsigned char> expected_back(all, 2);
+  std::fill_n(there, all, expected_there[0]);
+  std::fill_n(back, all, expected_back[0]);
+  for (size_t i = 0; i < all; ++i) sent[i] = static_cast<unsigned char>(i * 31 + i / 256);
+  ASSERT_TRUE(engine_->CopyToDevice(*device, there, all, **stream).ok());
+  std::vector<HostCopy> up;
+  std::vector<HostCopy> down;
+  size_t at = kGap;
+  for (size_t size : sizes) {
+    auto* const on_device = static_cast<unsigned char*>(*device) + at;
+    up.push_back({on_device, sent + at, size});
+    down.push_back({on_device, back + at, size});
+    std::copy_n(sent + at, size, expected_there.begin() + static_cast<std::ptrdiff_t>(at));
+    std::copy_n(sent + at, size, expected_back.begin() + static_cast<std::ptrdiff_t>(at));
+    at += (size + kGap - 1) / kGap * kGap + kGap;
+  }
+  ASSERT_TRUE(engine_->CopyAllToDevice(up, **stream).ok());
+  ASSERT_TRUE(engine_->CopyAllToHost(down, **stream).ok());
+  ASSERT_TRUE(engine_->CopyToHost(there, *device, all, **stream).ok());
+  ASSERT_TRUE((*stream)->Synchronize().ok());
+  EXPECT_TRUE(std::equal(there, there + all, expected_there.begin()));
+  EXPECT_TRUE(std::equal(back, back + all, expected_back.begin()));
+  ASSERT_TRUE(engine_->CopyAllToDevice({}, **stream).ok());
   engine_->Free(*device);
   engine_->FreeHost(*host);
 }
