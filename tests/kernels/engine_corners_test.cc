@@ -208,7 +208,8 @@ TEST_P(EngineCornersTest, RowsWhoseGivenLseIsMinusInfinityTakeNoPart) {
 }
 
 // Kernels pad the last keys with zeros, whose scores of 0 lie far above those of the keys that there are: weighed, they
-// would be exp(800).
+// would be exp(800). A kernel may test every pair of a walk of one or two query tiles, and not of a longer one: so many
+// queries are four tiles of 64 even for each of sixteen CTAs that share the walk.
 TEST_P(EngineCornersTest, KeysPastTheEndTakeNoPartHoweverLowTheScores) {
   const std::pair<Operation, TensorSet> computations[] = {{Operation::kForward, {}},
                                                           {Operation::kBackward, {}},
@@ -220,8 +221,8 @@ TEST_P(EngineCornersTest, KeysPastTheEndTakeNoPartHoweverLowTheScores) {
       spec.operation = operation;
       spec.optional_inputs = optional_inputs;
       spec.dtype = dtype;
-      spec.query_len = 35;
-      spec.key_len = 41;  // no multiple of any tile
+      spec.query_len = 4150;
+      spec.key_len = 41;  // neither is a multiple of any tile
       spec.head_dim = spec.value_dim = 16;
       spec.seed = testing_seed::Seed();
       const ConformanceCase made = ConformanceCase::Create(spec).value();
