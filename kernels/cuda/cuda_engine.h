@@ -35,7 +35,9 @@ enum class HopperKernels : uint8_t {
 };
 
 struct CudaEngineOptions {
-  double slice_seconds = 0.020;  // how long one slice of a plan may keep the device, by its kernels' estimated rates
+  // How long one slice of a plan should keep the device at most, by its kernels' estimated rates; some take an eighth
+  // more.
+  double slice_seconds = 0.020;
   size_t max_shared_bytes = SIZE_MAX;  // of a block: less than the device has chooses the kernels of smaller devices
   HopperKernels hopper = HopperKernels::kWhereAvailable;
 };

@@ -2,10 +2,10 @@
 //
 //   forward (where o and lse are not given) -> rows or row dots -> zero gQ -> columns -> finish gQ
 //
-// A pass is one launch where it takes no longer than a slice. A longer one is cut between items; where one item alone
-// is longer (a row block over a million keys), all items of a wave are cut along their walk, and their accumulators
-// stay in workspace from launch to launch. Where items are too few to fill the device, several CTAs share each
-// (parts.h).
+// A pass is one launch where it takes no longer than a slice, or an eighth more: the rest would be a crumb. A longer
+// one is cut between items; where one item alone is longer (a row block over a million keys), all items of a wave are
+// cut along their walk, and their accumulators stay in workspace from launch to launch. Where items are too few to fill
+// the device, several CTAs share each (parts.h).
 #ifndef FLASHBOB_KERNELS_CUDA_CUDA_PLAN_H_
 #define FLASHBOB_KERNELS_CUDA_CUDA_PLAN_H_
 
@@ -24,7 +24,7 @@ enum class PassKind : uint8_t { kForward, kRowDots, kRows, kZeroSums, kColumns, 
 
 class CudaPlan : public Plan {
  public:
-  // `slice_seconds`: how long a slice may take, by the kernels' estimated rates.
+  // `slice_seconds`: how long a slice should take at most, by the kernels' estimated rates; some take an eighth more.
   static absl::StatusOr<std::unique_ptr<const CudaPlan>> Create(const Computation& computation,
                                                                 const DeviceTraits& device, double slice_seconds);
 
