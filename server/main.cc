@@ -19,6 +19,7 @@
 #include "server/base/grpc_log.h"
 #include "server/config/command_line.h"
 #include "server/server.h"
+#include "server/service/callback_threads.h"
 #include "server/stop_signals.h"
 #include "server/version.h"
 
@@ -107,6 +108,16 @@ int Main(int argc, char** argv) {
   }
   if (!devices->note.empty()) {
     log.Write(LogLevel::kInfo, "devices", {{"chosen", absl::StrJoin(devices->names, ",")}, {"why", devices->note}});
+  }
+  std::unique_ptr<CallbackThreads> callback_threads;  // goes after the server
+  if (options.grpc_threads > 0) {
+    absl::StatusOr<std::unique_ptr<CallbackThreads>> limited = CallbackThreads::Limit(options.grpc_threads);
+    if (!limited.ok()) {
+      log.Write(LogLevel::kError, "cannot start",
+                {{"error", absl::StrCat("grpc_threads: ", std::string(limited.status().message()))}});
+      return kExitFailed;
+    }
+    callback_threads = *std::move(limited);
   }
   std::atomic<bool> device_lost = false;
   absl::StatusOr<std::unique_ptr<Server>> server = StartServer(options, *devices, clock, log, [&](const absl::Status&) {

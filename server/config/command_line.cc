@@ -43,6 +43,7 @@ struct Flags {
   std::optional<std::string> metrics_listen;
   std::optional<std::string> devices;
   std::optional<int> threads;
+  std::optional<int> grpc_threads;
   std::optional<std::string> host_memory_bytes;
   std::optional<std::string> device_memory_bytes;
   std::optional<std::string> store_memory_bytes;
@@ -82,6 +83,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "auto: every GPU, the CPU where there is none; all: every GPU; cpu; or cuda:0,cuda:1 [auto]")
       ->type_name("LIST");
   app.add_option("--threads", flags.threads, "Threads of the CPU engine; 0: one for each core [0]")->type_name("N");
+  app.add_option("--grpc-threads", flags.grpc_threads,
+                 "Threads of gRPC's that serve, 2 to 16; 0: all, one for every two cores [0]")
+      ->type_name("N");
   app.add_option("--host-memory-bytes", flags.host_memory_bytes,
                  "Host memory for inputs and outputs of requests, as in 4GiB; 0: half of what there is [0]")
       ->type_name("SIZE");
@@ -144,6 +148,7 @@ absl::StatusOr<ServerOptions> OptionsOf(const Flags& flags) {
   Override(options.metrics_listen, flags.metrics_listen);
   Override(options.devices, flags.devices);
   Override(options.threads, flags.threads);
+  Override(options.grpc_threads, flags.grpc_threads);
   Override(options.max_lease_seconds, flags.max_lease_seconds);
   Override(options.server_name, flags.server_name);
   Override(options.tenants_file, flags.tenants_file);

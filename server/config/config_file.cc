@@ -33,6 +33,7 @@ absl::StatusOr<ServerOptions> ApplyConfigText(const std::string& name, const std
   if (config.has_metrics_listen()) options.metrics_listen = config.metrics_listen();
   if (config.has_devices()) options.devices = config.devices();
   if (config.has_threads()) options.threads = config.threads();
+  if (config.has_grpc_threads()) options.grpc_threads = config.grpc_threads();
   if (config.has_host_memory_bytes()) options.host_memory_bytes = config.host_memory_bytes();
   if (config.has_device_memory_bytes()) options.device_memory_bytes = config.device_memory_bytes();
   if (config.has_store_memory_bytes()) options.store_memory_bytes = config.store_memory_bytes();

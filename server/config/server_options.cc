@@ -138,6 +138,9 @@ absl::StatusOr<ServerOptions> Resolve(ServerOptions options) {
     FLASHBOB_RETURN_IF_ERROR(CheckListen("metrics_listen", options.metrics_listen));
   }
   FLASHBOB_RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, 4096));
+  if (options.grpc_threads != 0) {  // gRPC itself never has fewer than two
+    FLASHBOB_RETURN_IF_ERROR(CheckRange("grpc_threads", options.grpc_threads, 2, 16));
+  }
   if (options.host_memory_bytes == 0) options.host_memory_bytes = MachineMemoryBytes() / 2;
   FLASHBOB_RETURN_IF_ERROR(
       CheckRange<int64_t>("host_memory_bytes", options.host_memory_bytes, 1 << 20, int64_t{1} << 50));

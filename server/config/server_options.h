@@ -20,6 +20,7 @@ struct ServerOptions {
   std::string metrics_listen = "127.0.0.1:9464";  // empty: no metrics
   std::string devices = "auto";
   int threads = 0;
+  int grpc_threads = 0;
   int64_t host_memory_bytes = 0;  // after Resolve never 0
   int64_t device_memory_bytes = 0;
   int64_t store_memory_bytes = 0;  // after Resolve never 0

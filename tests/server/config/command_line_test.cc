@@ -75,6 +75,8 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
                                           "cuda:1,cuda:0",
                                           "--threads",
                                           "3",
+                                          "--grpc-threads",
+                                          "5",
                                           "--host-memory-bytes",
                                           "4GiB",
                                           "--max-queued-requests",
@@ -99,6 +101,7 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
   EXPECT_EQ(options.metrics_listen, "");
   EXPECT_EQ(options.devices, "cuda:1,cuda:0");
   EXPECT_EQ(options.threads, 3);
+  EXPECT_EQ(options.grpc_threads, 5);
   EXPECT_EQ(options.host_memory_bytes, int64_t{4} << 30);
   EXPECT_EQ(options.max_queued_requests, 7);
   EXPECT_TRUE(std::isinf(options.split_seconds));
@@ -113,7 +116,7 @@ TEST(CommandLineTest, EveryFlagIsTaken) {
 TEST(CommandLineTest, FileSetsEverythingThatFlagsSetAndFlagsOverrideIt) {
   const std::string path = WriteFile(R"(
       listen: "127.0.0.1:1" metrics_listen: "off" threads: 3 host_memory_bytes: 8388608 max_queued_requests: 7
-      max_chunk_bytes: 1048576 grace_seconds: 1.5 idle_upload_seconds: 2.5 port_file: "/tmp/p" log_level: "error"
+      grpc_threads: 2 max_chunk_bytes: 1048576 grace_seconds: 1.5 idle_upload_seconds: 2.5 port_file: "/tmp/p" log_level: "error"
       log_format: "json" split_seconds: 0)");
   const CommandLine command_line = Parse({"--config", path, "--threads", "4", "--listen", "127.0.0.1:2"});
   ASSERT_TRUE(command_line.options.has_value()) << command_line.text;
@@ -121,6 +124,7 @@ TEST(CommandLineTest, FileSetsEverythingThatFlagsSetAndFlagsOverrideIt) {
   EXPECT_EQ(options.listen, "127.0.0.1:2");
   EXPECT_EQ(options.metrics_listen, "");
   EXPECT_EQ(options.threads, 4);
+  EXPECT_EQ(options.grpc_threads, 2);
   EXPECT_EQ(options.host_memory_bytes, 8388608);
   EXPECT_EQ(options.max_queued_requests, 7);
   EXPECT_EQ(options.split_seconds, 0);
@@ -149,6 +153,9 @@ TEST(CommandLineTest, BadFlagsAreNamedWithTheirValues) {
   ExpectContains(ErrorOf({"stray"}), {"stray"});
   ExpectContains(ErrorOf({"--threads", "many"}), {"--threads", "many"});
   ExpectContains(ErrorOf({"--threads", "-1"}), {"threads is -1", "4096"});
+  ExpectContains(ErrorOf({"--grpc-threads", "1"}), {"grpc_threads is 1", "2", "16"});
+  ExpectContains(ErrorOf({"--grpc-threads", "17"}), {"grpc_threads is 17", "2", "16"});
+  ExpectContains(ErrorOf({"--grpc-threads", "-1"}), {"grpc_threads is -1", "2", "16"});
   ExpectContains(ErrorOf({"--listen", "here"}), {"listen", "\"here\"", "HOST:PORT"});
   ExpectContains(ErrorOf({"--listen", "::1:50051"}), {"listen", "brackets"});
   ExpectContains(ErrorOf({"--metrics-listen", "h:65536"}), {"metrics_listen", "65536"});
