@@ -130,7 +130,8 @@ void ComputeCall::ReleaseLocked() {
 
 void ComputeCall::CutIfIdleLocked(TimePoint now) {
   if (ended()) return;
-  if (accepted_due_.has_value()) WriteLocked();
+  // Where all inputs are there, the result may hold it, or PassOn sends it.
+  if (accepted_due_.has_value() && !upload_->complete()) WriteLocked();
   const Duration limit = environment().idle_limit;
   if (reading_ && (upload_ == nullptr || !upload_->complete()) && now - reading_since_ >= limit) {
     const std::string what = spec_.has_value() ? absl::StrCat(upload_->received_bytes(), " of ", upload_->total_bytes(),

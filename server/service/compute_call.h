@@ -12,8 +12,8 @@
 // A read is outstanding only while there is a place for what it brings: before the spec, and once memory is reserved.
 // Until then gRPC's flow control holds the client back.
 //
-// A small answer may be one message: a result that holds `accepted` and the outputs. For that `accepted` is held back,
-// until the request waits for a device or the next look at idle calls.
+// A small answer may be one message: a result that holds `accepted` and the outputs. For that `accepted` is held back:
+// while inputs come, until the next look at idle calls; then until the request waits for a device.
 #ifndef FLASHBOB_SERVER_SERVICE_COMPUTE_CALL_H_
 #define FLASHBOB_SERVER_SERVICE_COMPUTE_CALL_H_
 

@@ -97,6 +97,23 @@ TEST(BriefCallTest, WhoWaitsForAcceptedHasIt) {
   EXPECT_FALSE(computed.result->has_accepted());
 }
 
+TEST(BriefCallTest, LookAtIdleCallsWhileItIsComputedSendsNothing) {
+  const v1::ComputeSpec spec = ForwardSpec(3, 33, 17);
+  TestServer server({.unified_memory = false});  // computed by the call's own thread, which sends nothing meanwhile
+  const auto stub = server.Connect();
+  int looks = 0;
+  server.engine().OnSlice([&] {
+    server.server().calls().CutIdle(std::chrono::steady_clock::now());
+    ++looks;
+  });
+  ComputeStream stream(*stub);
+  ASSERT_TRUE(stream.Send(Stored(*stub, spec)));
+  const Computed computed = ReceiveAll(stream);
+  ASSERT_TRUE(computed.status.ok()) << computed.status.error_message();
+  EXPECT_EQ(looks, 1);
+  EXPECT_TRUE(computed.result->has_accepted());
+}
+
 TEST(BriefCallTest, AcceptedComesFirstWhereTheDeviceTakesLonger) {
   const v1::ComputeSpec spec = ForwardSpec(3, 33, 17);
   TestServer server;
