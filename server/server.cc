@@ -21,6 +21,8 @@ namespace flashbob::server {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(200);
+// A held `accepted` is late by at most so much.
+constexpr Duration kIdleLook = std::chrono::milliseconds(200);
 constexpr Duration kHangLook = std::chrono::seconds(1);
 // Files that changed are taken over within this and the second that gRPC takes to look at certificates.
 constexpr Duration kReload = std::chrono::milliseconds(500);
@@ -50,7 +52,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   FLASHBOB_RETURN_IF_ERROR(server->StartGrpc());
   FLASHBOB_RETURN_IF_ERROR(server->StartMetrics());
   server->ticker_ = std::make_unique<Ticker>(kTick, [server = server.get()] { server->Tick(); });
-  // On a thread of its own: to free memory, as Tick does, may wait for a device that hangs.
+  // On threads of their own: to free memory, as Tick does, may wait for a device that hangs.
+  server->idle_ticker_ = std::make_unique<Ticker>(
+      kIdleLook, [server = server.get()] { server->calls_.CutIdle(server->environment_.clock->Now()); });
   server->hang_ticker_ =
       std::make_unique<Ticker>(kHangLook, [server = server.get()] { server->scheduler_->LookForHangs(); });
   server->reload_ticker_ = std::make_unique<Ticker>(kReload, [server = server.get()] { server->Reload(); });
@@ -66,6 +70,7 @@ Server::Server(const ServerOptions& options, Environment environment)
 Server::~Server() {
   Drain(Duration(0));
   ticker_.reset();
+  idle_ticker_.reset();
   hang_ticker_.reset();
   reload_ticker_.reset();
   http_server_.reset();
@@ -227,10 +232,8 @@ absl::Status Server::StartMetrics() {
 }
 
 void Server::Tick() {
-  const TimePoint now = environment_.clock->Now();
-  calls_.CutIdle(now);
   store_->DropExpired();
-  pool_->Trim(now - kKeepFreeMemory);
+  pool_->Trim(environment_.clock->Now() - kKeepFreeMemory);
 }
 
 void Server::SetServing(bool serving) {

@@ -100,6 +100,7 @@ class Server {
   std::atomic<bool> draining_ = false;
   std::atomic<bool> device_lost_ = false;
   std::unique_ptr<Ticker> ticker_;
+  std::unique_ptr<Ticker> idle_ticker_;
   std::unique_ptr<Ticker> hang_ticker_;
   std::unique_ptr<Ticker> reload_ticker_;
 };
