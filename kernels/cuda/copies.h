@@ -11,7 +11,7 @@
 namespace flashbob::cuda {
 
 inline constexpr int32_t kMostCopies = 16;
-// Of addresses and sizes, in bytes.
+// In bytes: the unit of copying.
 inline constexpr size_t kCopyAlignment = 16;
 
 struct Copies {
@@ -24,7 +24,8 @@ struct Copies {
   int32_t count = 0;
 };
 
-// Every address must be one that the current device reaches. Neither allocates nor waits.
+// At most kMostCopies pieces; every address and size must be a multiple of kCopyAlignment, and every address one that
+// the current device reaches. Neither allocates nor waits.
 cudaError_t LaunchCopies(const Copies& copies, cudaStream_t stream);
 
 }  // namespace flashbob::cuda
