@@ -64,12 +64,20 @@ TEST_F(CudaEngineTest, CopiesThereAndBack) {
 }
 
 TEST_F(CudaEngineTest, CopiesThatGoTogetherChangeTheirBytesAlone) {
-  // More than go as one, some too long for that, some of no whole number of units, one empty.
-  std::vector<size_t> sizes = {16, 48, 2048, 65536, 65552, 262144, 262160, 1 << 20, 7, 65537, 0};
-  for (size_t i = 0; i < 15; ++i) sizes.push_back(4096 + 16 * i);
+  struct Piece {
+    size_t bytes;
+    size_t host_shift = 0;  // past a multiple of 256
+    size_t device_shift = 0;
+  };
+  // More than go as one, some at addresses that are no multiples of the unit, some too long, some of no whole number of
+  // units, one empty.
+  std::vector<Piece> pieces = {{48, 8, 0}, {48, 0, 8}, {16},      {48}, {2048},  {65536}, {65552},
+                               {262144},   {262160},   {1 << 20}, {7},  {65537}, {0}};
+  for (size_t i = 0; i < 15; ++i) pieces.push_back({4096 + 16 * i});
   constexpr size_t kGap = 256;
+  const auto room = [](const Piece& piece) { return (piece.bytes + 8 + kGap - 1) / kGap * kGap + kGap; };
   size_t all = kGap;
-  for (size_t size : sizes) all += (size + kGap - 1) / kGap * kGap + kGap;
+  for (const Piece& piece : pieces) all += room(piece);
   absl::StatusOr<std::unique_ptr<Stream>> stream = engine_->CreateStream();
   absl::StatusOr<void*> host = engine_->AllocateHost(3 * all);
   absl::StatusOr<void*> device = engine_->Allocate(all);
@@ -77,6 +85,8 @@ TEST_F(CudaEngineTest, CopiesThatGoTogetherChangeTheirBytesAlone) {
   auto* const sent = static_cast<unsigned char*>(*host);
   unsigned char* const there = sent + all;
   unsigned char* const back = there + all;
+  ASSERT_EQ(reinterpret_cast<uintptr_t>(sent) % kGap, 0u);
+  ASSERT_EQ(reinterpret_cast<uintptr_t>(*device) % kGap, 0u);
   std::vector<unsigned char> expected_there(all, 1);
   std::vector<unsigned char> expected_back(all, 2);
   std::fill_n(there, all, expected_there[0]);
@@ -86,13 +96,15 @@ TEST_F(CudaEngineTest, CopiesThatGoTogetherChangeTheirBytesAlone) {
   std::vector<HostCopy> up;
   std::vector<HostCopy> down;
   size_t at = kGap;
-  for (size_t size : sizes) {
-    auto* const on_device = static_cast<unsigned char*>(*device) + at;
-    up.push_back({on_device, sent + at, size});
-    down.push_back({on_device, back + at, size});
-    std::copy_n(sent + at, size, expected_there.begin() + static_cast<std::ptrdiff_t>(at));
-    std::copy_n(sent + at, size, expected_back.begin() + static_cast<std::ptrdiff_t>(at));
-    at += (size + kGap - 1) / kGap * kGap + kGap;
+  for (const Piece& piece : pieces) {
+    const size_t on_host = at + piece.host_shift;
+    const size_t on_device = at + piece.device_shift;
+    auto* const address = static_cast<unsigned char*>(*device) + on_device;
+    up.push_back({address, sent + on_host, piece.bytes});
+    down.push_back({address, back + on_host, piece.bytes});
+    std::copy_n(sent + on_host, piece.bytes, expected_there.begin() + static_cast<std::ptrdiff_t>(on_device));
+    std::copy_n(sent + on_host, piece.bytes, expected_back.begin() + static_cast<std::ptrdiff_t>(on_host));
+    at += room(piece);
   }
   ASSERT_TRUE(engine_->CopyAllToDevice(up, **stream).ok());
   ASSERT_TRUE(engine_->CopyAllToHost(down, **stream).ok());

@@ -227,12 +227,12 @@ TEST(PartsTest, UnevenWalksAreDividedWhereTheLongestWouldRunAlone) {
 }
 
 TEST(PartsTest, PartsThatStartAtOnceEndWithTheLongest) {
-  DivisiblePass pass = {.tiles = {7, 3, 5}, .tile_seconds = 2e-6, .wave = 6, .state_bytes = 65536};
-  const double together = SecondsInParts(pass, 2);
-  pass.tiles = {7};
-  EXPECT_EQ(SecondsInParts(pass, 2), together);
-  pass.tiles = {7, 3, 5, 3};  // the last one waits for others to end
-  EXPECT_GT(SecondsInParts(pass, 2), together);
+  DivisiblePass pass = {.tiles = {3, 5, 7}, .tile_seconds = 2e-6, .wave = 6, .state_bytes = 65536};
+  // To start, 4 of 7 tiles, to meet, and to read the sums of both.
+  const double longest = 4e-6 + 4 * 2e-6 + 4e-6 + 2 * 65536 / 1e11;
+  EXPECT_DOUBLE_EQ(SecondsInParts(pass, 2), longest);
+  pass.tiles = {3, 5, 7, 3};  // the last one waits for others to end
+  EXPECT_GT(SecondsInParts(pass, 2), longest);
 }
 
 TEST(PartsTest, ShortWalksAreNotWorthDividing) {
