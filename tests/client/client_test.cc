@@ -225,6 +225,27 @@ TEST(ClientTest, SmallAnswerIsOneMessage) {
   EXPECT_EQ(std::vector<float>(o.begin(), o.end()), problem.v);
 }
 
+TEST(ClientTest, FirstOutputsMayComeWithinTheResultAndTheRestInChunks) {
+  const Problem problem;
+  const auto bytes = [](const std::vector<float>& values) {
+    return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  };
+  const std::string lse = bytes(problem.k);
+  v1::ComputeResponse result = ResultOf(v1::TENSOR_NAME_O, kShape);
+  result.mutable_result()->mutable_accepted()->set_estimated_flops(100);
+  result.mutable_result()->mutable_tensors(0)->set_data(bytes(problem.v));
+  const v1::ComputeResponse second = ResultOf(v1::TENSOR_NAME_LSE, kShape);
+  *result.mutable_result()->add_tensors() = second.result().tensors(0);
+  const FakeService service({AnswerWith({result, ChunkOf(1, 0, lse.substr(0, 40)), ChunkOf(1, 40, lse.substr(40))})});
+  const absl::StatusOr<Result> answer = ConnectTo(service).Forward(problem.inputs());
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->flops, 100);
+  const std::span<const float> o = answer->Values<float>("o");
+  EXPECT_EQ(std::vector<float>(o.begin(), o.end()), problem.v);
+  const std::span<const float> rows = answer->Values<float>("lse");
+  EXPECT_EQ(std::vector<float>(rows.begin(), rows.end()), problem.k);
+}
+
 TEST(ClientTest, TensorsOverGrpcsDefaultMessageLimitPassBothWays) {
   const FakeService service({Echo(v1::TENSOR_NAME_O)});
   ClientOptions options;
@@ -453,6 +474,12 @@ TEST(ClientTest, AnswersThatBreakTheProtocolAreErrorsThatSayHow) {
   const v1::ComputeResponse result = ResultOf(v1::TENSOR_NAME_O, kShape);
   v1::ComputeResponse unknown_dtype = result;
   unknown_dtype.mutable_result()->mutable_tensors(0)->mutable_tensor()->set_dtype(static_cast<v1::DataType>(99));
+  v1::ComputeResponse within = result;
+  within.mutable_result()->mutable_tensors(0)->set_data(bytes);
+  v1::ComputeResponse too_short = result;
+  too_short.mutable_result()->mutable_tensors(0)->set_data("1234");
+  v1::ComputeResponse too_long = result;
+  too_long.mutable_result()->mutable_tensors(0)->set_data(bytes + "1");
   v1::ComputeResponse twice = result;
   *twice.mutable_result()->add_tensors() = result.result().tensors(0);
   struct Case {
@@ -469,6 +496,9 @@ TEST(ClientTest, AnswersThatBreakTheProtocolAreErrorsThatSayHow) {
       {{result, ChunkOf(0, -4, "1234")}, "sent 4 bytes of o at -4"},
       {{result, ChunkOf(0, 0, bytes), ChunkOf(0, 0, bytes)}, "sent 96 bytes of o at 0; 0 at 96 were due"},
       {{result, ChunkOf(0, 0, bytes + "1")}, "sent 97 bytes of o at 0; 96 at 0 were due"},
+      {{within, ChunkOf(0, 0, bytes)}, "sent 96 bytes of o at 0; 0 at 96 were due"},
+      {{too_short}, "sent 4 of the 96 bytes of o"},
+      {{too_long}, "sent 97 bytes of o at 0; 96 at 0 were due"},
       {{result, result}, "a second result"},
       {{twice}, "sent o twice"},
       {{unknown_dtype}, "unknown dtype 99"},

@@ -159,6 +159,62 @@ TEST(BriefCallTest, FirstOutputsComeWithinTheResultAndTheRestInChunks) {
   EXPECT_EQ(computed.outputs, expected);
 }
 
+// BACKWARD of two heads.
+v1::ComputeSpec BackwardSpec(int64_t queries, int64_t keys, const std::vector<v1::TensorName>& outputs) {
+  v1::ComputeSpec spec = ForwardSpec(2, keys, 16);
+  spec.set_operation(v1::OPERATION_BACKWARD);
+  spec.mutable_inputs(0)->mutable_tensor()->set_shape(2, queries);
+  *spec.add_inputs() = spec.inputs(0);
+  spec.mutable_inputs(3)->mutable_tensor()->set_name(v1::TENSOR_NAME_DO);
+  for (v1::TensorName name : outputs) {
+    v1::OutputTensor& output = *spec.add_outputs();
+    output.set_name(name);
+    output.mutable_inline_();
+  }
+  return spec;
+}
+
+std::string BytesUnder(v1::AttentionService::Stub& stub, const std::string& handle) {
+  grpc::ClientContext context;
+  v1::GetTensorsRequest request;
+  request.add_handles(handle);
+  const auto reader = stub.GetTensors(&context, request);
+  std::string bytes;
+  v1::GetTensorsResponse response;
+  while (reader->Read(&response)) bytes += response.chunk().data();
+  EXPECT_TRUE(reader->Finish().ok());
+  return bytes;
+}
+
+TEST(BriefCallTest, OutputsThatAreKeptOrEmptyLeaveTheOthersWithinTheResult) {
+  struct Case {
+    int64_t queries;
+    int64_t keys;
+    std::vector<v1::TensorName> outputs;  // the first is kept
+  };
+  const std::vector<Case> cases = {
+      {24, 40, {v1::TENSOR_NAME_DQ, v1::TENSOR_NAME_DK, v1::TENSOR_NAME_DV}},
+      {0, 40, {v1::TENSOR_NAME_DV, v1::TENSOR_NAME_DQ, v1::TENSOR_NAME_DK}},
+      {0, 40, {v1::TENSOR_NAME_DQ, v1::TENSOR_NAME_DK, v1::TENSOR_NAME_DV}},
+      {24, 0, {v1::TENSOR_NAME_DQ, v1::TENSOR_NAME_DK, v1::TENSOR_NAME_DV}},
+  };
+  TestServer server({.unified_memory = false});
+  const auto stub = server.Connect();
+  for (const Case& c : cases) {
+    v1::ComputeSpec spec = BackwardSpec(c.queries, c.keys, c.outputs);
+    SCOPED_TRACE(spec.ShortDebugString());
+    const std::vector<std::string> expected = OutputsOf(spec);
+    spec.mutable_outputs(0)->mutable_keep();
+    spec.set_brief_answer(true);
+    const Computed computed = Compute(*stub, spec);
+    ASSERT_TRUE(computed.status.ok()) << computed.status.error_message();
+    EXPECT_TRUE(computed.accepted.has_value());
+    EXPECT_EQ(computed.largest_chunk_bytes, 0);
+    EXPECT_EQ(computed.outputs, (std::vector<std::string>{"", expected[1], expected[2]}));
+    EXPECT_EQ(BytesUnder(*stub, computed.result->tensors(0).handle()), expected[0]);
+  }
+}
+
 TEST(BriefCallTest, InputsInChunksHaveSmallOutputsWithinTheResult) {
   v1::ComputeSpec spec = ForwardSpec(1, 16, 64);
   for (int i : {1, 2}) spec.mutable_inputs(i)->mutable_tensor()->set_shape(2, 5000);

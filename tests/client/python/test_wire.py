@@ -76,6 +76,11 @@ def test_chunks_are_contiguous_bounded_and_complete() -> None:
         assert b"".join(c.data for c in chunks) == data
 
 
+def _fp32(entry: service.ResultTensor, name: tensor_pb2.TensorName, length: int) -> None:
+    entry.tensor.name, entry.tensor.dtype = name, tensor_pb2.DATA_TYPE_FP32
+    entry.tensor.shape.append(length)
+
+
 def test_brief_answer_is_asked_for_and_taken() -> None:
     tensor = HostTensor("fp64", (8,), memoryview(bytes(64)))
     call = _wire.ComputeCall("forward", Problem(), {"q": tensor})
@@ -84,10 +89,34 @@ def test_brief_answer_is_asked_for_and_taken() -> None:
     reply = _wire.ComputeReply("mine", allocate_numpy, None)
     answer = service.ComputeResponse()
     answer.result.accepted.estimated_flops = 100.0
-    entry = answer.result.tensors.add(data=b"abcd")
-    entry.tensor.name, entry.tensor.dtype = tensor_pb2.TENSOR_NAME_O, tensor_pb2.DATA_TYPE_FP32
-    entry.tensor.shape.append(1)
+    _fp32(answer.result.tensors.add(data=b"abcd"), tensor_pb2.TENSOR_NAME_O, 1)
     reply.feed(answer.SerializeToString())
     whole = reply.finish()
     assert whole.tensors["o"].tobytes() == b"abcd"
     assert whole.flops == 100.0
+
+
+def test_first_outputs_come_within_the_result_and_the_rest_in_chunks() -> None:
+    reply = _wire.ComputeReply("mine", allocate_numpy, None)
+    answer = service.ComputeResponse()
+    answer.result.accepted.request_id = "theirs"
+    _fp32(answer.result.tensors.add(handle="here"), tensor_pb2.TENSOR_NAME_DQ, 1)
+    _fp32(answer.result.tensors.add(data=b"abcd"), tensor_pb2.TENSOR_NAME_DK, 1)
+    _fp32(answer.result.tensors.add(), tensor_pb2.TENSOR_NAME_DV, 2)
+    reply.feed(answer.SerializeToString())
+    reply.feed(_chunk(2, 0, b"efgh"))
+    reply.feed(_chunk(2, 4, b"ijkl"))
+    whole = reply.finish()
+    assert {name: tensor.tobytes() for name, tensor in whole.tensors.items()} == {"dk": b"abcd", "dv": b"efghijkl"}
+    assert {name: kept.handle for name, kept in whole.kept.items()} == {"dq": "here"}
+    assert whole.request_id == "theirs"
+
+
+@pytest.mark.parametrize(("data", "numbers"), [(b"abcd", "4 of 8 bytes"), (b"abcdefghi", "0..9 of o, which has 8")])
+def test_output_within_the_result_of_another_length_is_refused(data: bytes, numbers: str) -> None:
+    reply = _wire.ComputeReply("mine", allocate_numpy, None)
+    answer = service.ComputeResponse()
+    _fp32(answer.result.tensors.add(data=data), tensor_pb2.TENSOR_NAME_O, 2)
+    with pytest.raises(ProtocolError, match=numbers):
+        reply.feed(answer.SerializeToString())
+        reply.finish()
