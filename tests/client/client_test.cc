@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "tests/client/fake_service.h"
+#include "tests/client/small_problem.h"
 
 namespace flashbob::client {
 namespace {
@@ -15,62 +15,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
-
-const Shape kShape = {1, 2, 3, 4};
-
-std::vector<float> Iota(size_t size, float first) {
-  std::vector<float> values(size);
-  std::iota(values.begin(), values.end(), first);
-  return values;
-}
-
-// q, k, v of kShape with different values.
-struct Problem {
-  std::vector<float> q = Iota(24, 0);
-  std::vector<float> k = Iota(24, 100);
-  std::vector<float> v = Iota(24, 200);
-
-  Inputs inputs() const { return {.q = {q, kShape}, .k = {k, kShape}, .v = {v, kShape}}; }
-};
-
-// Time that passes only by sleeping.
-class FakeClock : public Clock {
- public:
-  std::chrono::steady_clock::time_point Now() override {
-    const MutexLock lock(mutex_);
-    return now_;
-  }
-  void Sleep(nanoseconds duration, const Cancellation& cancellation) override {
-    {
-      const MutexLock lock(mutex_);
-      now_ += duration;
-      pauses_.push_back(duration);
-    }
-    if (on_sleep) on_sleep(cancellation);
-  }
-  std::vector<nanoseconds> pauses() {
-    const MutexLock lock(mutex_);
-    return pauses_;
-  }
-
-  std::function<void(const Cancellation&)> on_sleep;
-
- private:
-  Mutex mutex_;
-  std::chrono::steady_clock::time_point now_ FLASHBOB_GUARDED_BY(mutex_);
-  std::vector<nanoseconds> pauses_ FLASHBOB_GUARDED_BY(mutex_);
-};
-
-Client ConnectTo(const FakeService& service, ClientOptions options = {}) {
-  options.server = service.address();
-  absl::StatusOr<Client> client = Client::Connect(std::move(options));
-  EXPECT_TRUE(client.ok()) << client.status();
-  return *std::move(client);
-}
-
-bool Contains(const absl::Status& status, const std::string& text) {
-  return std::string(status.message()).find(text) != std::string::npos;
-}
 
 TEST(ClientTest, OutputsAndWhatTheServerSaysOfThemComeBack) {
   const FakeService service({Echo(v1::TENSOR_NAME_O)});
@@ -339,88 +283,6 @@ TEST(ClientTest, RefusalDuringALargeUploadEndsItWithTheServersError) {
   EXPECT_EQ(ReasonOf(status), "TOO_LARGE");
 }
 
-// A client whose clock moves by sleeping only, without jitter.
-class RetryTest : public ::testing::Test {
- protected:
-  absl::StatusOr<Result> Forward(const FakeService& service, const CallOptions& call = {}) {
-    ClientOptions options;
-    options.clock = clock_;
-    options.retry = {.max_attempts = 4, .jitter = 0};
-    return ConnectTo(service, options).Forward(problem_.inputs(), {}, call);
-  }
-
-  const std::shared_ptr<FakeClock> clock_ = std::make_shared<FakeClock>();
-  const Problem problem_ = {};
-};
-
-const grpc::Status kQueueFull =
-    ErrorWithDetails(grpc::StatusCode::RESOURCE_EXHAUSTED, "64 requests wait; the limit is 64", "QUEUE_FULL", 1500);
-
-TEST_F(RetryTest, ComesBackAfterTheDelayThatTheServerGaveWithTheSameRequestId) {
-  const FakeService service({FailWith(kQueueFull), Echo(v1::TENSOR_NAME_O)});
-  const absl::StatusOr<Result> result = Forward(service);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(clock_->pauses(), std::vector<nanoseconds>{milliseconds(1500)});
-  ASSERT_EQ(service.Calls(), 2);
-  EXPECT_EQ(service.Specs()[0].request_id(), service.Specs()[1].request_id());
-}
-
-TEST_F(RetryTest, UnavailableIsTriedAgainWithGrowingPausesUntilTheAttemptsAreSpent) {
-  const FakeService service({FailWith({grpc::StatusCode::UNAVAILABLE, "going down"})});
-  const absl::Status status = Forward(service).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(Contains(status, service.address())) << status;
-  EXPECT_EQ(service.Calls(), 4);
-  EXPECT_EQ(clock_->pauses(), (std::vector<nanoseconds>{milliseconds(100), milliseconds(200), milliseconds(400)}));
-}
-
-TEST_F(RetryTest, ExhaustionWithoutADelayIsNotTriedAgain) {
-  const FakeService service({FailWith({grpc::StatusCode::RESOURCE_EXHAUSTED, "message larger than max"})});
-  EXPECT_EQ(Forward(service).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(service.Calls(), 1);
-}
-
-TEST_F(RetryTest, PauseThatWouldPassTheDeadlineIsNotBegun) {
-  const FakeService service({FailWith(kQueueFull)});
-  const absl::Status status = Forward(service, {.timeout = seconds(4)}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ReasonOf(status), "QUEUE_FULL");
-  EXPECT_EQ(RetryDelayOf(status), milliseconds(1500));
-  EXPECT_EQ(clock_->pauses().size(), 2u);  // 1.5 s and 3 s have passed; a third pause would end at 4.5 s
-}
-
-TEST_F(RetryTest, StreamThatBreaksInTheMiddleOfAnOutputIsRepeated) {
-  const FakeService service(
-      {[](grpc::ServerContext&, const v1::ComputeSpec& spec, ServerStream& stream) -> grpc::Status {
-         ReadInputs(spec, stream);
-         stream.Write(ResultOf(v1::TENSOR_NAME_O, kShape));
-         stream.Write(ChunkOf(0, 0, std::string(40, 'x')));
-         return {grpc::StatusCode::UNAVAILABLE, "connection reset"};
-       },
-       Echo(v1::TENSOR_NAME_O)});
-  const absl::StatusOr<Result> result = Forward(service);
-  ASSERT_TRUE(result.ok()) << result.status();
-  const std::span<const float> o = result->Values<float>("o");
-  EXPECT_EQ(std::vector<float>(o.begin(), o.end()), problem_.q);
-}
-
-TEST_F(RetryTest, CallThatTheServerCancelsIsTriedAgainAsOneThatBroke) {
-  const FakeService service({FailWith(grpc::Status::CANCELLED), Echo(v1::TENSOR_NAME_O)});
-  EXPECT_TRUE(Forward(service).ok());
-  const FakeService gone({FailWith(grpc::Status::CANCELLED)});
-  const absl::Status status = Forward(gone).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(Contains(status, gone.address())) << status;
-}
-
-TEST_F(RetryTest, CancellationEndsAPause) {
-  const FakeService service({FailWith(kQueueFull)});
-  Cancellation cancellation;
-  clock_->on_sleep = [&](const Cancellation&) { cancellation.Cancel(); };
-  EXPECT_EQ(Forward(service, {.cancellation = cancellation}).status().code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(service.Calls(), 1);
-}
-
 TEST(ClientTest, SlowServerIsLeftWhenTheTimeoutEnds) {
   Gate gate;
   const FakeService service({HoldUntil(gate)});
@@ -607,106 +469,6 @@ TEST(ClientTest, ServerInfoIsWhatTheServerSaid) {
   EXPECT_EQ(info->tenant.name, "default");
   EXPECT_EQ(info->tenant.in_flight, 2);
   EXPECT_EQ(info->host_memory.reserved_bytes, 5);
-}
-
-TEST(CallTest, ManyCallsRunAtOnce) {
-  // Nobody is answered before all have come.
-  constexpr int kCalls = 8;
-  Mutex mutex;
-  CondVar changed;
-  int arrived = 0;
-  const FakeService::Step echo = Echo(v1::TENSOR_NAME_O);
-  const FakeService service({[&](grpc::ServerContext& context, const v1::ComputeSpec& spec, ServerStream& stream) {
-    {
-      const MutexLock lock(mutex);
-      ++arrived;
-      changed.NotifyAll();
-      while (arrived < kCalls) changed.Wait(mutex);
-    }
-    return echo(context, spec, stream);
-  }});
-  Client client = ConnectTo(service);
-  std::vector<std::vector<float>> inputs;
-  for (int i = 0; i < kCalls; ++i) inputs.push_back(Iota(24, static_cast<float>(i)));
-  std::vector<Call> calls;
-  for (const std::vector<float>& input : inputs) {
-    calls.push_back(client.ComputeAsync({.inputs = {{"q", {input, kShape}}}}));
-  }
-  for (int i = 0; i < kCalls; ++i) {
-    const absl::StatusOr<Result> result = calls[static_cast<size_t>(i)].Take();
-    ASSERT_TRUE(result.ok()) << result.status();
-    const std::span<const float> o = result->Values<float>("o");
-    EXPECT_EQ(std::vector<float>(o.begin(), o.end()), inputs[static_cast<size_t>(i)]);
-  }
-}
-
-TEST(CallTest, CallbacksRunOnceBeforeAndAfterTheEnd) {
-  Gate gate;
-  const FakeService service({HoldUntil(gate), Echo(v1::TENSOR_NAME_O)});
-  Client client = ConnectTo(service);
-  const Problem problem;
-  Call call = client.ComputeAsync({.inputs = problem.inputs().Named()});
-  EXPECT_FALSE(call.done());
-  EXPECT_FALSE(call.WaitFor(milliseconds(1)));
-  int early = 0;
-  call.OnDone([&](const absl::StatusOr<Result>&) { ++early; });
-  gate.Open();
-  EXPECT_EQ(call.Wait().status().code(), absl::StatusCode::kInternal);  // this step sends no result
-  EXPECT_TRUE(call.done());
-  EXPECT_TRUE(call.WaitFor(nanoseconds(0)));
-  EXPECT_EQ(early, 1);
-  int late = 0;
-  call.OnDone([&](const absl::StatusOr<Result>&) { ++late; });
-  EXPECT_EQ(late, 1);
-}
-
-TEST(CallTest, CancelEndsIt) {
-  Gate gate;
-  const FakeService service({HoldUntil(gate)});
-  Client client = ConnectTo(service);
-  const Problem problem;
-  Call call = client.ComputeAsync({.inputs = problem.inputs().Named()});
-  call.Cancel();
-  EXPECT_EQ(call.Wait().status().code(), absl::StatusCode::kCancelled);
-  gate.Open();
-}
-
-TEST(CallTest, CancellationOfTheCallerEndsItToo) {
-  Gate gate;
-  const FakeService service({HoldUntil(gate)});
-  Client client = ConnectTo(service);
-  const Problem problem;
-  Cancellation all;
-  Call first = client.ComputeAsync({.inputs = problem.inputs().Named()}, {.cancellation = all});
-  Call second = client.ComputeAsync({.inputs = problem.inputs().Named()}, {.cancellation = all});
-  first.Cancel();
-  EXPECT_EQ(first.Wait().status().code(), absl::StatusCode::kCancelled);
-  EXPECT_FALSE(all.cancelled());  // one call's end is not the others'
-  EXPECT_FALSE(second.done());
-  all.Cancel();
-  EXPECT_EQ(second.Wait().status().code(), absl::StatusCode::kCancelled);
-  gate.Open();
-}
-
-TEST(CallTest, DroppedCallIsCancelledAndWaitedFor) {
-  Gate gate;
-  bool done = false;
-  {
-    const FakeService service({HoldUntil(gate)});
-    const Problem problem;
-    {
-      // The client is gone before its call.
-      std::optional<Client> client = ConnectTo(service);
-      Call call = client->ComputeAsync({.inputs = problem.inputs().Named()});
-      client.reset();
-      call.OnDone([&](const absl::StatusOr<Result>& result) {
-        EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled);
-        done = true;
-      });
-    }
-    EXPECT_TRUE(done);
-    gate.Open();
-  }
 }
 
 }  // namespace
