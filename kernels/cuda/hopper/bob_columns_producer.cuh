@@ -3,7 +3,7 @@
 #define FLASHBOB_KERNELS_CUDA_HOPPER_BOB_COLUMNS_PRODUCER_CUH_
 
 #include "kernels/cuda/hopper/mapped_args.h"
-#include "kernels/cuda/hopper/walk.cuh"
+#include "kernels/cuda/hopper/walk.h"
 #include "kernels/cuda/tile/hopper/barrier.cuh"
 #include "kernels/cuda/tile/hopper/registers.cuh"
 #include "kernels/cuda/tile/hopper/tma.cuh"

@@ -2,7 +2,7 @@
 // rounds and writes it row by row. Bytes: 4 d in and 2 d out per query.
 #include "kernels/cuda/hopper/half_type.h"
 #include "kernels/cuda/hopper/kernels.h"
-#include "kernels/cuda/hopper/walk.cuh"
+#include "kernels/cuda/hopper/walk.h"
 #include "kernels/cuda/tile/hopper/registers.cuh"
 
 namespace flashbob::cuda::hopper {

@@ -17,7 +17,7 @@
 
 #include "kernels/cuda/hopper/mapped_args.h"
 #include "kernels/cuda/hopper/state.cuh"
-#include "kernels/cuda/hopper/walk.cuh"
+#include "kernels/cuda/hopper/walk.h"
 #include "kernels/cuda/tile/hopper/barrier.cuh"
 #include "kernels/cuda/tile/hopper/registers.cuh"
 #include "kernels/cuda/tile/hopper/tma.cuh"

@@ -2,7 +2,7 @@
 // one tile of query rows, d / 8 lanes a row. Bytes: 4 d in (6 d where o was recomputed) and 16 out per query.
 #include "kernels/cuda/hopper/half_type.h"
 #include "kernels/cuda/hopper/kernels.h"
-#include "kernels/cuda/hopper/walk.cuh"
+#include "kernels/cuda/hopper/walk.h"
 #include "kernels/cuda/tile/hopper/registers.cuh"
 
 namespace flashbob::cuda::hopper {

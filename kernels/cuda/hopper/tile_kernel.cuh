@@ -9,11 +9,20 @@
 
 #include "kernels/cuda/hopper/half_type.h"
 #include "kernels/cuda/hopper/mapped_args.h"
-#include "kernels/cuda/hopper/walk.cuh"
+#include "kernels/cuda/hopper/walk.h"
 #include "kernels/cuda/tile/hopper/barrier.cuh"
 #include "kernels/cuda/tile/hopper/registers.cuh"
 
 namespace flashbob::cuda::hopper {
+
+// A CTA's number in the launch: its own, or, where the order of adds matters, the next ticket. All threads call it;
+// `slot` is four bytes of shared memory.
+__device__ inline int64_t TakeNumber(const PassArgs& pass, uint32_t slot) {
+  if (pass.ticket == nullptr) return blockIdx.x;
+  if (threadIdx.x == 0) StoreShared(slot, static_cast<uint32_t>(atomicAdd(pass.ticket, 1)));
+  __syncthreads();
+  return LoadShared(slot);
+}
 
 template <typename Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, 1) TileKernel(const __grid_constant__ MappedArgs args) {

@@ -1,27 +1,17 @@
 // Which block of which head a CTA owns, which tiles of the other side it walks, and in which order.
 //
 // Masked tiles (an edge of the band crosses them, or keys end within) come first, the others after them, so that each
-// kind has its own loop: a test for the mask inside one loop costs a quarter of the speed.
-#ifndef FLASHBOB_KERNELS_CUDA_HOPPER_WALK_CUH_
-#define FLASHBOB_KERNELS_CUDA_HOPPER_WALK_CUH_
+// kind has its own loop: a test for the mask inside one loop costs a quarter of the speed. Host and device.
+#ifndef FLASHBOB_KERNELS_CUDA_HOPPER_WALK_H_
+#define FLASHBOB_KERNELS_CUDA_HOPPER_WALK_H_
 
 #include <cstdint>
 
 #include "kernels/cuda/hopper/mapped_args.h"
-#include "kernels/cuda/tile/hopper/registers.cuh"
 #include "kernels/cuda/walk.h"
 #include "kernels/mask.h"
 
 namespace flashbob::cuda::hopper {
-
-// A CTA's number in the launch: its own, or, where the order of adds matters, the next ticket. All threads call it;
-// `slot` is four bytes of shared memory.
-__device__ inline int64_t TakeNumber(const PassArgs& pass, uint32_t slot) {
-  if (pass.ticket == nullptr) return blockIdx.x;
-  if (threadIdx.x == 0) StoreShared(slot, static_cast<uint32_t>(atomicAdd(pass.ticket, 1)));
-  __syncthreads();
-  return LoadShared(slot);
-}
 
 // Visible diagonals (key - query - shift) as one unsigned comparison: diagonal - lowest <= count.
 struct DiagonalRange {
@@ -30,7 +20,7 @@ struct DiagonalRange {
   int32_t lowest;
   uint32_t count;
 
-  __device__ explicit DiagonalRange(const BandMask& mask) {
+  FLASHBOB_HOST_DEVICE explicit DiagonalRange(const BandMask& mask) {
     lowest = mask.left < 0 ? -kOpen : -static_cast<int32_t>(mask.left);
     const int32_t highest = mask.right < 0 ? kOpen : static_cast<int32_t>(mask.right);
     count = static_cast<uint32_t>(highest - lowest);
@@ -38,35 +28,35 @@ struct DiagonalRange {
 };
 
 // The first padded row of an item's sequence among the row scalars and sums of gQ of a head.
-__device__ inline int64_t FirstPaddedRow(const PassArgs& pass, const Item& item) {
+FLASHBOB_HOST_DEVICE inline int64_t FirstPaddedRow(const PassArgs& pass, const Item& item) {
   if (pass.sequences == nullptr) return 0;
   return pass.sequences[item.sequence.index].first_padded_row;
 }
 
 // The maps of an item's sequence.
-__device__ inline const CUtensorMap* MapsOf(const MappedArgs& args, const Item& item) {
+FLASHBOB_HOST_DEVICE inline const CUtensorMap* MapsOf(const MappedArgs& args, const Item& item) {
   if (args.pass.sequences == nullptr) return args.maps;
   return static_cast<const CUtensorMap*>(args.pass.sequence_maps) +
          static_cast<int64_t>(item.sequence.index) * kMaxMaps;
 }
 
 // A map's coordinate on the batch axis.
-__device__ inline int32_t BatchOf(const MappedArgs& args, const Item& item) {
+FLASHBOB_HOST_DEVICE inline int32_t BatchOf(const MappedArgs& args, const Item& item) {
   return args.pass.sequences == nullptr ? item.sequence.index : 0;
 }
 
 // A map's coordinate on the probe axis: outside of it where the tensor is absent, which reads as zeros.
-__device__ inline int32_t ProbeOf(const MappedArgs& args, int map, int32_t probe) {
+FLASHBOB_HOST_DEVICE inline int32_t ProbeOf(const MappedArgs& args, int map, int32_t probe) {
   return args.absent >> map & 1 ? 1 : probe;
 }
 
-__device__ inline int32_t Clamp(int64_t value, int32_t low, int32_t high) {
+FLASHBOB_HOST_DEVICE inline int32_t Clamp(int64_t value, int32_t low, int32_t high) {
   return value < low ? low : value > high ? high : static_cast<int32_t>(value);
 }
 
 // Floor and ceiling of a quotient whose dividend may be negative.
-__device__ inline int64_t FloorDivide(int64_t a, int32_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
-__device__ inline int64_t CeilDivide(int64_t a, int32_t b) { return -FloorDivide(-a, b); }
+FLASHBOB_HOST_DEVICE inline int64_t FloorDivide(int64_t a, int32_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+FLASHBOB_HOST_DEVICE inline int64_t CeilDivide(int64_t a, int32_t b) { return -FloorDivide(-a, b); }
 
 // Tiles [begin, end), of which those in [full_begin, full_end) need no mask.
 struct TileSpan {
@@ -75,10 +65,10 @@ struct TileSpan {
   int32_t full_begin = 0;
   int32_t full_end = 0;
 
-  __device__ int32_t masked() const { return end - begin - (full_end - full_begin); }
-  __device__ int32_t full() const { return full_end - full_begin; }
+  FLASHBOB_HOST_DEVICE int32_t masked() const { return end - begin - (full_end - full_begin); }
+  FLASHBOB_HOST_DEVICE int32_t full() const { return full_end - full_begin; }
   // The i-th masked tile.
-  __device__ int32_t Masked(int32_t i) const {
+  FLASHBOB_HOST_DEVICE int32_t Masked(int32_t i) const {
     const int32_t before = full_begin - begin;
     return i < before ? begin + i : full_end + i - before;
   }
@@ -93,7 +83,7 @@ struct WalkShare {
   bool resumes;   // sums come from state
   bool suspends;  // and go there
 
-  __device__ WalkShare(const PassArgs& pass, int64_t number, int32_t steps, int32_t masked_steps) {
+  FLASHBOB_HOST_DEVICE WalkShare(const PassArgs& pass, int64_t number, int32_t steps, int32_t masked_steps) {
     const Segment segment = SegmentOf(pass, {0, steps});
     begin = static_cast<int32_t>(segment.begin);
     end = static_cast<int32_t>(segment.end);
@@ -107,7 +97,7 @@ struct WalkShare {
     resumes = segment.resumes;
     suspends = segment.suspends;
   }
-  __device__ int32_t steps() const { return end - begin; }
+  FLASHBOB_HOST_DEVICE int32_t steps() const { return end - begin; }
 };
 
 struct ColumnStep {
@@ -126,7 +116,8 @@ struct ColumnWalk {
   int32_t steps;
 
   // `number`: of the CTA in the launch.
-  __device__ ColumnWalk(const MappedArgs& args, int64_t number, int32_t keys, int32_t queries) : tile_rows(queries) {
+  FLASHBOB_HOST_DEVICE ColumnWalk(const MappedArgs& args, int64_t number, int32_t keys, int32_t queries)
+      : tile_rows(queries) {
     const PassArgs& pass = args.pass;
     item = ItemAt<Side::kKey>(pass, pass.item_begin + number / pass.parts, keys);
     key0 = item.block * keys;
@@ -151,7 +142,7 @@ struct ColumnWalk {
     steps = (span.end - span.begin) * args.group;
   }
 
-  __device__ ColumnStep At(int32_t step) const {
+  FLASHBOB_HOST_DEVICE ColumnStep At(int32_t step) const {
     if (step < masked_steps) {
       const int32_t a_head = span.masked();
       return {step / a_head, span.Masked(step % a_head) * tile_rows};
@@ -172,7 +163,8 @@ struct RowWalk {
   int32_t masked_steps;
   int32_t steps;
 
-  __device__ RowWalk(const MappedArgs& args, int64_t number, int32_t queries, int32_t keys) : tile_rows(keys) {
+  FLASHBOB_HOST_DEVICE RowWalk(const MappedArgs& args, int64_t number, int32_t queries, int32_t keys)
+      : tile_rows(keys) {
     const PassArgs& pass = args.pass;
     item = ItemAt<Side::kQuery>(pass, pass.item_begin + number / pass.parts, queries);
     query0 = item.block * queries;
@@ -196,11 +188,11 @@ struct RowWalk {
     steps = span.end - span.begin;
   }
 
-  __device__ int32_t Key0(int32_t step) const {
+  FLASHBOB_HOST_DEVICE int32_t Key0(int32_t step) const {
     return (step < masked_steps ? span.Masked(step) : span.full_begin + step - masked_steps) * tile_rows;
   }
 };
 
 }  // namespace flashbob::cuda::hopper
 
-#endif  // FLASHBOB_KERNELS_CUDA_HOPPER_WALK_CUH_
+#endif  // FLASHBOB_KERNELS_CUDA_HOPPER_WALK_H_
