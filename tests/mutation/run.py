@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Mutation of the numerics: every changed sign, dropped term and swapped index must fail a test.
 
-    tests/mutation/run.py [cpu] [reference] [--only TEXT] [--out results.json]
+    tests/mutation/run.py [cpu] [cuda_walk] [reference] [--only TEXT] [--out results.json]
 
 Reads the mutants of an engine from NAME.txt beside this file, in this format: `@ FILE` names a source file; of each
 mutant a line `- OLD` and after it `+ NEW`, where OLD is a line, or the part of one, that FILE has exactly once, and NEW
@@ -47,8 +47,11 @@ TESTS = {
         "identities_test",
         "conformance_test",
     ],
+    "cuda_walk": ["hopper_walk_test"],
     "reference": ["reference_test", "golden_test", "identities_test", "conformance_test", "engine_corners_test"],
 }
+# Lists whose tests are of a build with CUDA.
+WITH_CUDA = {"cuda_walk"}
 # What one program may take: several times what the slowest of them needs on two cores.
 TEST_SECONDS = 600
 
@@ -197,24 +200,26 @@ def main() -> int:
     source = arguments.source or TOP / "build" / "mutation"
     if arguments.source is None:
         copy_sources(source)
-        # Quick to compile, and no warning for what a mutant leaves unused.
-        configured, output = run(
-            "cmake -B build -G Ninja -DFLASHBOB_CUDA=OFF -DCMAKE_CXX_FLAGS=-w "
-            '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -DNDEBUG"',
-            source,
-        )
-        if not configured:
-            raise SystemExit(output)
     results = []
     for engine in arguments.engines:
+        build = "build-cuda" if engine in WITH_CUDA else "build"
+        if arguments.source is None:
+            # Quick to compile, and no warning for what a mutant leaves unused.
+            configured, output = run(
+                f"cmake -B {build} -G Ninja -DFLASHBOB_CUDA={'ON' if engine in WITH_CUDA else 'OFF'} "
+                '-DCMAKE_CXX_FLAGS=-w -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -DNDEBUG"',
+                source,
+            )
+            if not configured:
+                raise SystemExit(output)
         if arguments.test:
             builds = arguments.build * (len(arguments.test) if len(arguments.build) == 1 else 1)
             steps = list(zip(builds, arguments.test, strict=True))
         else:
             steps = [
                 (
-                    f"cmake --build build -j {os.cpu_count()} -t {program}",
-                    f"build/{program} --gtest_fail_fast --gtest_brief=1",
+                    f"cmake --build {build} -j {os.cpu_count()} -t {program}",
+                    f"{build}/{program} --gtest_fail_fast --gtest_brief=1",
                 )
                 for program in TESTS[engine]
             ]

@@ -111,6 +111,7 @@ Tile TileAt(const Problem& problem, const RowWalk& walk, int32_t step) {
 
 Tile TileAt(const Problem& problem, const ColumnWalk& walk, int32_t step) {
   const ColumnStep at = walk.At(step);
+  EXPECT_LT(at.head_in_group, problem.args.group);
   return {walk.item.probe,
           walk.item.sequence.index,
           walk.item.head * problem.args.group + at.head_in_group,
