@@ -1,5 +1,5 @@
-// Streams whose requests are bytes: a tensor's are copied once, from the caller's memory into the message that carries
-// them. Generated messages would copy them twice. Internal to the library.
+// Streams whose requests are bytes, so that a tensor's are copied once (proto/chunk_message.h). Internal to the
+// library.
 #ifndef FLASHBOB_CLIENT_CPP_REQUEST_STREAM_H_
 #define FLASHBOB_CLIENT_CPP_REQUEST_STREAM_H_
 

@@ -283,16 +283,24 @@ void ComputeCall::ReadLocked() {
 }
 
 void ComputeCall::WriteLocked() {
-  if (writing_ || ended() || !FillNextLocked()) return;
-  writing_ = true;
-  writing_since_ = environment().clock.Now();
-  WriteMessage(outgoing_, outgoing_bytes_);
-  const bool last = download_ != nullptr && !result_due_ && download_->done();
-  if (!last) {
-    grpc::WriteOptions options;
+  if (writing_ || ended()) return;
+  grpc::WriteOptions options;
+  if (FillNextLocked()) {
+    WriteMessage(outgoing_, outgoing_bytes_);
     // Chunks follow at once: a packet less for a small result. Not so for the first message: gRPC would end a write
     // that carries the call's headers only once something else has it sent.
     if (outgoing_.has_result() && !outgoing_.result().has_accepted()) options.set_buffer_hint();
+  } else if (download_ != nullptr && !download_->done()) {
+    const Download::Chunk chunk = download_->Next();
+    outgoing_bytes_ = ChunkOf<v1::ComputeResponse>(chunk);
+    CountSentLocked(static_cast<int64_t>(chunk.data.size()));
+  } else {
+    return;
+  }
+  writing_ = true;
+  writing_since_ = environment().clock.Now();
+  const bool last = download_ != nullptr && !result_due_ && download_->done();
+  if (!last) {
     StartWrite(&outgoing_bytes_, options);
     return;
   }
@@ -307,11 +315,7 @@ bool ComputeCall::FillNextLocked() {
   } else if (result_due_) {
     result_due_ = false;
     FillResultLocked(*outgoing_.mutable_result());
-  } else if (download_ != nullptr && !download_->done()) {
-    v1::TensorChunk& chunk = *outgoing_.mutable_chunk();
-    download_->Next(chunk);
-    CountSentLocked(static_cast<int64_t>(chunk.data().size()));
-  } else if (progress_due_.has_value()) {
+  } else if (download_ == nullptr && progress_due_.has_value()) {
     v1::ComputeProgress& progress = *outgoing_.mutable_progress();
     progress.set_done_flops(*std::exchange(progress_due_, std::nullopt));
     progress.set_total_flops(spec_->computation.flops());

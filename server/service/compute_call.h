@@ -75,6 +75,7 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<grpc::ByteBuffer, 
   void ReadLocked() FLASHBOB_REQUIRES(mutex_);
   // Writes the next message, where there is one and no other is being written.
   void WriteLocked() FLASHBOB_REQUIRES(mutex_);
+  // Whether `outgoing_` is now what comes before the chunks.
   bool FillNextLocked() FLASHBOB_REQUIRES(mutex_);
   void FillAcceptedLocked(v1::ComputeAccepted& accepted) FLASHBOB_REQUIRES(mutex_);
   void FillResultLocked(v1::ComputeResult& result) FLASHBOB_REQUIRES(mutex_);
@@ -94,7 +95,7 @@ class ComputeCall final : public Call<grpc::ServerBidiReactor<grpc::ByteBuffer, 
   grpc::ByteBuffer incoming_bytes_;
   grpc::ByteBuffer outgoing_bytes_;
   v1::ComputeRequest incoming_;   // the last one read
-  v1::ComputeResponse outgoing_;  // the next one to write
+  v1::ComputeResponse outgoing_;  // the next one to write, unless it is a chunk
   bool reading_ FLASHBOB_GUARDED_BY(mutex_) = false;
   bool writing_ FLASHBOB_GUARDED_BY(mutex_) = false;
   TimePoint reading_since_ FLASHBOB_GUARDED_BY(mutex_);

@@ -22,14 +22,13 @@ int64_t Download::FillIn(v1::ComputeResult& result, int64_t max_bytes) {
   return filled;
 }
 
-void Download::Next(v1::TensorChunk& chunk) {
+Download::Chunk Download::Next() {
   const TensorBytes& tensor = tensors_[tensor_];
   const int64_t size = std::min(chunk_bytes_, tensor.bytes - offset_);
-  chunk.set_tensor_index(static_cast<uint32_t>(tensor_));
-  chunk.set_byte_offset(offset_);
-  chunk.set_data(tensor.data + offset_, static_cast<size_t>(size));
+  const Chunk chunk = {tensor_, offset_, {tensor.data + offset_, static_cast<size_t>(size)}};
   offset_ += size;
   SkipFinished();
+  return chunk;
 }
 
 void Download::SkipFinished() {

@@ -2,6 +2,9 @@
 #ifndef FLASHBOB_SERVER_SERVICE_DOWNLOAD_H_
 #define FLASHBOB_SERVER_SERVICE_DOWNLOAD_H_
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "flashbob/v1/attention_service.pb.h"
@@ -15,8 +18,13 @@ class Download {
   Download(std::vector<TensorBytes> tensors, int64_t chunk_bytes);
 
   bool done() const { return tensor_ == tensors_.size(); }
-  // Fills the next chunk in. Only where not done.
-  void Next(v1::TensorChunk& chunk);
+  // The next chunk. Only where not done.
+  struct Chunk {
+    size_t tensor_index;
+    int64_t byte_offset;
+    std::span<const std::byte> data;
+  };
+  Chunk Next();
   // Fills the first tensors, of at most `max_bytes` in all, into the result that describes them, and returns their
   // bytes. Only before the first chunk.
   int64_t FillIn(v1::ComputeResult& result, int64_t max_bytes);

@@ -27,7 +27,8 @@ void GetTensorsCall::Start(const absl::StatusOr<v1::GetTensorsRequest>& request)
     EndLocked(opened);
     return;
   }
-  WriteLocked();  // the header
+  WriteMessage(header_, outgoing_bytes_);
+  WriteLocked();
 }
 
 void GetTensorsCall::OnWriteDone(bool ok) {
@@ -38,10 +39,10 @@ void GetTensorsCall::OnWriteDone(bool ok) {
     EndLocked(absl::OkStatus());
     return;
   }
-  v1::TensorChunk& chunk = *outgoing_.mutable_chunk();
-  download_->Next(chunk);
-  sent_bytes_ += static_cast<int64_t>(chunk.data().size());
-  environment().metrics.AddBytesSent(static_cast<int64_t>(chunk.data().size()));
+  const Download::Chunk chunk = download_->Next();
+  sent_bytes_ += static_cast<int64_t>(chunk.data.size());
+  environment().metrics.AddBytesSent(static_cast<int64_t>(chunk.data.size()));
+  outgoing_bytes_ = ChunkOf<v1::GetTensorsResponse>(chunk);
   WriteLocked();
 }
 
@@ -76,11 +77,11 @@ absl::Status GetTensorsCall::OpenLocked(const v1::GetTensorsRequest& request) {
   std::vector<TensorBytes> places;
   for (const std::string& handle : request.handles()) {
     FLASHBOB_ASSIGN_OR_RETURN(StoredTensor tensor, storage_.store.Get(*tenant_, handle));
-    *outgoing_.mutable_header()->add_tensors() = ToProto(tensor.info);
+    *header_.mutable_header()->add_tensors() = ToProto(tensor.info);
     places.push_back({tensor.info.name, tensor.bytes->data(), tensor.bytes->bytes()});
     tensors_.push_back(std::move(tensor));
   }
-  outgoing_.mutable_header();
+  header_.mutable_header();
   download_ = std::make_unique<Download>(std::move(places), std::min(kSendChunkBytes, storage_.max_chunk_bytes));
   return absl::OkStatus();
 }
@@ -88,7 +89,6 @@ absl::Status GetTensorsCall::OpenLocked(const v1::GetTensorsRequest& request) {
 void GetTensorsCall::WriteLocked() {
   writing_ = true;
   writing_since_ = environment().clock.Now();
-  WriteMessage(outgoing_, outgoing_bytes_);
   StartWrite(&outgoing_bytes_);
 }
 

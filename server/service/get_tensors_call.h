@@ -34,7 +34,7 @@ class GetTensorsCall final : public Call<grpc::ServerWriteReactor<grpc::ByteBuff
 
   const Storage storage_;
   const std::shared_ptr<Tenant> tenant_;
-  v1::GetTensorsResponse outgoing_;  // the next one to write
+  v1::GetTensorsResponse header_;
   grpc::ByteBuffer outgoing_bytes_;  // gRPC's while a write is outstanding
   bool writing_ FLASHBOB_GUARDED_BY(mutex_) = false;
   TimePoint writing_since_ FLASHBOB_GUARDED_BY(mutex_);

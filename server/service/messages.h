@@ -8,7 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "proto/chunk_message.h"
 #include "server/base/errors.h"
+#include "server/service/download.h"
 
 namespace flashbob::server {
 
@@ -28,6 +30,13 @@ void WriteMessage(const Message& message, grpc::ByteBuffer& bytes) {
   bytes.Clear();
   bool owned = false;
   grpc::GenericSerialize<grpc::ProtoBufferWriter, Message>(message, &bytes, &owned);
+}
+
+// The next chunk of a download as a `Message`, whose field `chunk` it is.
+template <class Message>
+grpc::ByteBuffer ChunkOf(const Download::Chunk& chunk) {
+  return ChunkMessage(Message::kChunkFieldNumber, chunk.tensor_index, static_cast<size_t>(chunk.byte_offset),
+                      chunk.data);
 }
 
 }  // namespace flashbob::server

@@ -2,6 +2,7 @@
 //
 //   transport_benchmark bare   --device cuda:0 --port-file bare.port    serves as bare_server.h says, until stdin ends
 //   transport_benchmark upload --server HOST:PORT --bare HOST:PORT      1 GiB up one stream, in chunks of 1 MiB
+//   transport_benchmark download --server HOST:PORT                     256 MiB that lie there down one stream
 //   transport_benchmark small  --server HOST:PORT --bare HOST:PORT      a small request inline beside an echo of its
 //                                                                       bytes, both back to back
 //   transport_benchmark link   --device cuda:0                          copies of 1 GiB of page-locked memory
@@ -36,6 +37,7 @@ using client::TensorView;
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kUploadBytes = size_t{1} << 30;
+constexpr size_t kDownloadBytes = size_t{256} << 20;
 const std::vector<int64_t> kSmallShape = {1, 4, 128, 64};
 constexpr size_t kSmallBytes = size_t{4} * 128 * 64 * 2;  // in bf16
 
@@ -131,6 +133,23 @@ nlohmann::json Upload(const Flags& flags) {
   result["raw_to_parse"] = ratio(3, 2);
   result["raw_client_to_client"] = ratio(6, 3);
   return result;
+}
+
+nlohmann::json Download(const Flags& flags) {
+  Client client = Connect(flags.server);
+  const std::vector<std::byte> bytes(kDownloadBytes);
+  const std::vector<int64_t> shape = {1, 1, static_cast<int64_t>(bytes.size() / (64 * 2)), 64};
+  const NamedTensor tensor{"q", TensorView{client::DataType::kBF16, std::span<const std::byte>(bytes), shape}};
+  const auto stored = Value(client.PutTensors({tensor}));
+  std::vector<double> rates;
+  for (int i = 0; i <= flags.rounds; ++i) {
+    const auto began = Clock::now();
+    const auto tensors = Value(client.GetTensors(stored));
+    const double rate = static_cast<double>(bytes.size()) / SecondsSince(began) / 1e9;
+    if (i > 0) rates.push_back(rate);  // memory is mapped before
+  }
+  Check(client.DeleteTensors(stored).status());
+  return {{"gigabytes_per_second", {{"median", Median(rates)}, {"best", Percentile(rates, 1)}}}};
 }
 
 struct SmallRequest {
@@ -257,8 +276,8 @@ nlohmann::json Link(const Flags& flags) {
 }
 
 int Main(int argc, char** argv) {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);  // as the server does
-  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);  // as the server does, but that what a download took stays mapped
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 16 << 20);
   mallopt(M_ARENA_MAX, 1);
   Flags flags;
@@ -266,20 +285,26 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   CLI::App* const bare = app.add_subcommand("bare", "Serve the transport alone");
   CLI::App* const upload = app.add_subcommand("upload", "1 GiB up one stream");
+  CLI::App* const download = app.add_subcommand("download", "256 MiB down one stream");
   CLI::App* const small = app.add_subcommand("small", "A small request beside an echo");
   CLI::App* const link = app.add_subcommand("link", "Copies between host and device");
   bare->add_option("--port-file", flags.port_file, "Where its port is written")->required();
   for (CLI::App* command : {bare, link}) command->add_option("--device", flags.device, "Whose host memory is used");
-  for (CLI::App* command : {upload, small}) {
+  for (CLI::App* command : {upload, download, small}) {
     command->add_option("--server", flags.server, "The server")->type_name("HOST:PORT");
+  }
+  for (CLI::App* command : {upload, small}) {
     command->add_option("--bare", flags.bare, "The bare one")->type_name("HOST:PORT")->required();
   }
-  for (CLI::App* command : {upload, small, link}) command->add_option("--rounds", flags.rounds, "Rounds");
+  for (CLI::App* command : {upload, download, small, link}) command->add_option("--rounds", flags.rounds, "Rounds");
   small->add_option("--op", flags.operation, "What is computed")->check(CLI::IsMember({"forward", "double_backward"}));
   CLI11_PARSE(app, argc, argv);
   try {
     if (bare->parsed()) return Serve(flags);
-    const nlohmann::json result = upload->parsed() ? Upload(flags) : small->parsed() ? Small(flags) : Link(flags);
+    const nlohmann::json result = upload->parsed()     ? Upload(flags)
+                                  : download->parsed() ? Download(flags)
+                                  : small->parsed()    ? Small(flags)
+                                                       : Link(flags);
     std::cout << result.dump(2) << "\n";
     return 0;
   } catch (const std::exception& error) {
