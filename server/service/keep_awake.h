@@ -12,6 +12,7 @@
 #include <chrono>
 #include <memory>
 
+#include "kernels/base/mutex.h"
 #include "server/base/ticker.h"
 
 namespace flashbob::server {
@@ -23,12 +24,21 @@ class KeepAwake {
   static constexpr std::chrono::milliseconds kInterval{250};
 
   explicit KeepAwake(const std::shared_ptr<grpc::Channel>& to_itself);
+  // Waits for a call that is under way: the last reference to the channel must not go on gRPC's thread, which would
+  // then join itself.
+  ~KeepAwake();
 
  private:
+  struct Nudging;
   void Nudge();
+  void Ended();
 
   grpc::GenericStub stub_;
-  Ticker ticker_;
+  Mutex mutex_;
+  CondVar ended_;
+  bool under_way_ FLASHBOB_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Nudging> nudging_;  // gRPC's while it is under way, else the ticker's
+  std::unique_ptr<Ticker> ticker_;
 };
 
 }  // namespace flashbob::server
