@@ -78,9 +78,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartServer(const ServerOptions& options
   environment.clock = &clock;
   environment.log = &log;
   environment.on_device_lost = std::move(on_device_lost);
-  FLASHBOB_ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(options, std::move(environment)));
-  if (!options.port_file.empty()) FLASHBOB_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port()));
-  return server;
+  return Server::Start(options, std::move(environment));
 }
 
 int Main(int argc, char** argv) {
@@ -135,6 +133,14 @@ int Main(int argc, char** argv) {
              {"metrics_port", int64_t{(*server)->metrics_port()}},
              {"devices", absl::StrJoin(devices->names, ",")},
              {"host_memory_bytes", options.host_memory_bytes}});
+  // After the line: who waits for the file finds all that the line says.
+  if (!options.port_file.empty()) {
+    const absl::Status written = WritePortFile(options.port_file, (*server)->port());
+    if (!written.ok()) {
+      log.Write(LogLevel::kError, "cannot start", {{"error", std::string(written.message())}});
+      return kExitFailed;
+    }
+  }
 
   signals.Wait();
   log.Write(LogLevel::kInfo, "draining", {{"grace_seconds", options.grace_seconds}});

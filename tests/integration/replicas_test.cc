@@ -1,6 +1,5 @@
 // Several servers behind the client library's round robin: one is killed, all are restarted, and no request is lost.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -35,7 +34,7 @@ constexpr seconds kPatience(120);
 // Three servers on fixed ports of a loopback address that no other program uses, so that each can come back on its own.
 class Replicas {
  public:
-  Replicas() : host_("127." + std::to_string(64 + getpid() / 250 % 128) + "." + std::to_string(getpid() % 250) + ".1") {
+  Replicas() {
     for (auto& replica : replicas_) replica.emplace(Serve(0));
     for (size_t i = 0; i < kReplicas; ++i) ports_[i] = replicas_[i]->port();
   }
@@ -92,7 +91,7 @@ class Replicas {
                                  "--host-memory-bytes", "64MiB"});
   }
 
-  const std::string host_;
+  const std::string host_ = OwnLoopback();
   std::array<std::optional<ServerProcess>, kReplicas> replicas_;
   std::array<int, kReplicas> ports_{};
 };

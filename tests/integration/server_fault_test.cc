@@ -44,15 +44,23 @@ ServerProcess Serve(const std::string& fault, std::vector<std::string> arguments
   return process;
 }
 
-void WaitForLog(const ServerProcess& process, const std::string& text) {
-  while (process.err().find(text) == std::string::npos) std::this_thread::sleep_for(milliseconds(2));
-}
-
-void WaitForState(const ServerProcess& process, const std::string& state) {
-  const std::string line = "flashbob_requests_in_state{state=\"" + state + "\"} 1\n";
-  while (HttpGet(process.metrics_port(), "/metrics").find(line) == std::string::npos) {
+// Waits until a page or log has `text`; a failure that shows it where that takes far longer than anything here does.
+void WaitFor(const std::string& text, const std::function<std::string()>& page) {
+  const auto end = std::chrono::steady_clock::now() + seconds(60);
+  while (page().find(text) == std::string::npos) {
+    if (std::chrono::steady_clock::now() > end) {
+      ADD_FAILURE() << "no " << text << " in\n" << page();
+      return;
+    }
     std::this_thread::sleep_for(milliseconds(2));
   }
+}
+void WaitForLog(const ServerProcess& process, const std::string& text) {
+  WaitFor(text, [&] { return process.err(); });
+}
+void WaitForState(const ServerProcess& process, const std::string& state) {
+  WaitFor("flashbob_requests_in_state{state=\"" + state + "\"} 1\n",
+          [&] { return HttpGet(process.metrics_port(), "/metrics"); });
 }
 
 TEST(ServerFaultTest, LostDeviceEndsTheProcessWithOneOnceWhatItHeldHasEnded) {
@@ -168,10 +176,8 @@ class KilledServerTest : public testing::TestWithParam<State> {
     return o;
   }
 
-  static Client Connect(int port, int max_attempts) {
-    return Client::Connect({.server = "127.0.0.1:" + std::to_string(port),
-                            .retry = {.max_attempts = max_attempts},
-                            .chunk_bytes = 64 << 10})
+  static Client Connect(const std::string& address, int max_attempts) {
+    return Client::Connect({.server = address, .retry = {.max_attempts = max_attempts}, .chunk_bytes = 64 << 10})
         .value();
   }
 
@@ -182,11 +188,11 @@ class KilledServerTest : public testing::TestWithParam<State> {
     absl::StatusOr<client::Result> result = absl::UnknownError("none yet");
     std::thread thread;
   };
-  std::unique_ptr<Held> Begin(int port, int max_attempts) const {
+  std::unique_ptr<Held> Begin(int max_attempts) const {
     auto held = std::make_unique<Held>();
     const auto stays_in = GetParam().stays_in;
-    held->thread = std::thread([this, port, max_attempts, stays_in, held = held.get()] {
-      Client client = Connect(port, max_attempts);
+    held->thread = std::thread([this, max_attempts, stays_in, held = held.get()] {
+      Client client = Connect(address_, max_attempts);
       CallOptions call;
       bool first = true;
       call.progress = [&](const Progress& progress) {
@@ -205,10 +211,11 @@ class KilledServerTest : public testing::TestWithParam<State> {
   absl::StatusOr<client::Result> KillIn(bool start_next, int max_attempts) {
     const State& state = GetParam();
     const bool waits_for_memory = std::string(state.name) == "WaitingForHostMemory";
-    ServerProcess server = Serve(state.fault, {"--host-memory-bytes", waits_for_memory ? "4MiB" : "64MiB"});
+    ServerProcess server = Serve(
+        state.fault, {"--listen", OwnLoopback() + ":0", "--host-memory-bytes", waits_for_memory ? "4MiB" : "64MiB"});
     EXPECT_TRUE(server.serving()) << server.err();
-    port_ = server.port();
-    const auto stub = v1::AttentionService::NewStub(ConnectTo(port_));
+    address_ = OwnLoopback() + ":" + std::to_string(server.port());
+    const auto stub = v1::AttentionService::NewStub(ConnectTo(address_));
     std::unique_ptr<ComputeStream> before;
     if (waits_for_memory || std::string(state.name) == "Queued") {
       // One that takes most of the memory, or the device.
@@ -221,7 +228,7 @@ class KilledServerTest : public testing::TestWithParam<State> {
         WaitForLog(server, "held launch");
       }
     }
-    const auto held = Begin(port_, max_attempts);
+    const auto held = Begin(max_attempts);
     if (state.stays_in == Progress::Phase::kUploading || state.stays_in == Progress::Phase::kDownloading) {
       held->arrived.get_future().wait();
     }
@@ -237,8 +244,8 @@ class KilledServerTest : public testing::TestWithParam<State> {
     }
     std::optional<ServerProcess> next;
     if (start_next) {
-      next.emplace(Serve("", {"--listen", "127.0.0.1:" + std::to_string(port_)}));
-      EXPECT_EQ(next->port(), port_) << "the port is free at once\n" << next->err();
+      next.emplace(Serve("", {"--listen", address_}));
+      EXPECT_TRUE(next->serving()) << "the port is free at once\n" << next->err();
     }
     held->let_go.set_value();
     held->thread.join();
@@ -252,13 +259,13 @@ class KilledServerTest : public testing::TestWithParam<State> {
   // Where the client takes nothing of its output, that must be more than flow control lets pass.
   const int64_t length_ = GetParam().stays_in == Progress::Phase::kDownloading ? 65536 : 4096;
   std::vector<std::vector<float>> inputs_;
-  int port_ = 0;
+  std::string address_;
 };
 
 TEST_P(KilledServerTest, IsNamedInTheErrorOfAClientThatDoesNotRetry) {
   const absl::Status status = KillIn(false, 1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_EQ(std::string(status.message()).rfind("server 127.0.0.1:" + std::to_string(port_), 0), 0u) << status;
+  EXPECT_EQ(std::string(status.message()).rfind("server " + address_, 0), 0u) << status;
 }
 
 TEST_P(KilledServerTest, CostsARetryOnTheNextOneAndNotTheAnswer) {

@@ -37,6 +37,10 @@ std::string ReadFile(const std::string& path) {
 
 }  // namespace
 
+std::string OwnLoopback() {
+  return "127." + std::to_string(64 + getpid() / 250 % 128) + "." + std::to_string(getpid() % 250) + ".1";
+}
+
 ServerProcess ServerProcess::Serve(const std::vector<std::string>& arguments) {
   std::vector<std::string> all;
   for (const char* flag : {"--listen", "--metrics-listen"}) {

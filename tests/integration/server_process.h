@@ -11,6 +11,9 @@
 
 namespace flashbob::integration {
 
+// A loopback address that no other test's process listens on, so that a port of it that was given up can be had again.
+std::string OwnLoopback();
+
 class ServerProcess {
  public:
   // Starts build/flashbob-server on free ports, or where --listen and --metrics-listen say, with these arguments

@@ -80,8 +80,15 @@ struct Steps {
   std::map<std::string, std::vector<float>> outputs;
 };
 
-Client Connect(int port) {
-  return Client::Connect({.server = "127.0.0.1:" + std::to_string(port), .retry = {.max_attempts = 50}}).value();
+Client Connect(const std::string& address) {
+  return Client::Connect({.server = address, .retry = {.max_attempts = 50}}).value();
+}
+Client Connect(const ServerProcess& process) { return Connect("127.0.0.1:" + std::to_string(process.port())); }
+
+// The address of a server that OwnLoopback has, where the one after it can listen.
+ServerProcess ServeAt(const std::string& address) { return ServerProcess::Serve({"--listen", address}); }
+std::string AddressOf(const ServerProcess& process) {
+  return integration::OwnLoopback() + ":" + std::to_string(process.port());
 }
 
 // What the steps give where every tensor is sent with every call.
@@ -109,42 +116,42 @@ std::map<std::string, std::vector<float>> Expected(Client client, const Layer& l
 TEST(SessionTest, EachTensorOfALayerCrossesTheWireOnce) {
   ServerProcess process = ServerProcess::Serve();
   ASSERT_TRUE(process.serving()) << process.err();
-  Steps steps(Connect(process.port()));
+  Steps steps(Connect(process));
   steps.Forward();
   steps.Backward();
   steps.DoubleBackward();
   EXPECT_EQ(Received(process), 5 * kBytes) << "q, k, v, do and uq";
   EXPECT_EQ(Sent(process), 7 * kBytes) << "dq, dk, dv, gq, gk, gv and gdo";
-  EXPECT_EQ(steps.outputs, Expected(Connect(process.port()), steps.layer)) << "the same bits";
+  EXPECT_EQ(steps.outputs, Expected(Connect(process), steps.layer)) << "the same bits";
 }
 
 TEST(SessionTest, ServerThatIsKilledInTheMiddleCostsOneMoreUpload) {
-  auto first = std::make_unique<ServerProcess>(ServerProcess::Serve());
+  auto first = std::make_unique<ServerProcess>(ServeAt(integration::OwnLoopback() + ":0"));
   ASSERT_TRUE(first->serving()) << first->err();
-  const int port = first->port();
-  Steps steps(Connect(port));
+  const std::string address = AddressOf(*first);
+  Steps steps(Connect(address));
   steps.Forward();
   steps.Backward();
   first->Signal(SIGKILL);
   ASSERT_EQ(first->Wait(std::chrono::seconds(10)), 128 + SIGKILL);
-  ServerProcess second = ServerProcess::Serve({"--listen", "127.0.0.1:" + std::to_string(port)});
+  ServerProcess second = ServeAt(address);
   ASSERT_TRUE(second.serving()) << second.err();
-  ASSERT_EQ(second.port(), port);
+  ASSERT_EQ(AddressOf(second), address);
   steps.DoubleBackward();
   EXPECT_EQ(Received(second), 5 * kBytes) << "q, k, v, do and uq; o and lse are computed again";
-  EXPECT_EQ(steps.outputs, Expected(Connect(port), steps.layer)) << "the same bits";
+  EXPECT_EQ(steps.outputs, Expected(Connect(address), steps.layer)) << "the same bits";
 }
 
 TEST(SessionTest, KeptOutputsComeHereAlsoAfterARestart) {
-  auto first = std::make_unique<ServerProcess>(ServerProcess::Serve());
+  auto first = std::make_unique<ServerProcess>(ServeAt(integration::OwnLoopback() + ":0"));
   ASSERT_TRUE(first->serving()) << first->err();
-  const int port = first->port();
-  Steps steps(Connect(port));
+  const std::string address = AddressOf(*first);
+  Steps steps(Connect(address));
   steps.Forward();
   const absl::StatusOr<Tensor> before = steps.session.Fetch(steps.tensors.at("o"));
   ASSERT_TRUE(before.ok()) << before.status();
   first.reset();
-  ServerProcess second = ServerProcess::Serve({"--listen", "127.0.0.1:" + std::to_string(port)});
+  ServerProcess second = ServeAt(address);
   ASSERT_TRUE(second.serving()) << second.err();
   const absl::StatusOr<Tensor> after = steps.session.Fetch(steps.tensors.at("o"));
   ASSERT_TRUE(after.ok()) << after.status();
@@ -155,7 +162,7 @@ TEST(SessionTest, KeptOutputsComeHereAlsoAfterARestart) {
 TEST(SessionTest, WhatNobodyNamesIsDeleted) {
   ServerProcess process = ServerProcess::Serve();
   ASSERT_TRUE(process.serving()) << process.err();
-  Client client = Connect(process.port());
+  Client client = Connect(process);
   {
     Steps steps(client);
     steps.Forward();
@@ -174,7 +181,7 @@ TEST(SessionTest, WhatNobodyNamesIsDeleted) {
 TEST(SessionTest, ErrorsThatNoRestoreMendsAreTheCallers) {
   ServerProcess process = ServerProcess::Serve();
   ASSERT_TRUE(process.serving()) << process.err();
-  Steps steps(Connect(process.port()));
+  Steps steps(Connect(process));
   const absl::Status nothing = steps.session.Compute({.operation = Operation::kForward}).status();
   EXPECT_EQ(nothing.code(), absl::StatusCode::kInvalidArgument) << nothing;
   const absl::Status lacking =

@@ -1,6 +1,7 @@
 #include "server/config/command_line.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
@@ -27,8 +28,8 @@ std::string ErrorOf(std::initializer_list<std::string> arguments) {
 }
 
 std::string WriteFile(const std::string& text) {
-  const std::string path =
-      testing::TempDir() + "/server_" + testing::UnitTest::GetInstance()->current_test_info()->name() + ".textproto";
+  const std::string path = testing::TempDir() + "/server_" + std::to_string(getpid()) + "_" +
+                           testing::UnitTest::GetInstance()->current_test_info()->name() + ".textproto";
   std::ofstream(path) << text;
   return path;
 }

@@ -11,12 +11,16 @@
 namespace flashbob::server {
 
 std::shared_ptr<grpc::Channel> ConnectTo(int port, bool small_window) {
+  return ConnectTo(absl::StrCat("127.0.0.1:", port), small_window);
+}
+
+std::shared_ptr<grpc::Channel> ConnectTo(const std::string& address, bool small_window) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
   if (small_window) arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  return grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
 v1::ComputeSpec ForwardSpec(int64_t heads, int64_t length, int64_t dim) {

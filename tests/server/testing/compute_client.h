@@ -14,7 +14,9 @@
 
 namespace flashbob::server {
 
-// A channel of its own to a server on this machine. With `small_window`, flow control lets at most 64 KiB come unread.
+// A channel of its own to a server, at 127.0.0.1 where only a port is given. With `small_window`, flow control lets at
+// most 64 KiB come unread.
+std::shared_ptr<grpc::Channel> ConnectTo(const std::string& address, bool small_window = false);
 std::shared_ptr<grpc::Channel> ConnectTo(int port, bool small_window = false);
 
 // FORWARD, fp32, BHND, q, k and v of [1, heads, length, dim], all inline; all outputs, inline.
