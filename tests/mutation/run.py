@@ -3,6 +3,7 @@
 
     tests/mutation/run.py [cpu] [cuda_walk] [reference] [--only TEXT] [--out results.json]
 
+Without names all of these, cuda_walk where there is nvcc.
 Reads the mutants of an engine from NAME.txt beside this file, in this format: `@ FILE` names a source file; of each
 mutant a line `- OLD` and after it `+ NEW`, where OLD is a line, or the part of one, that FILE has exactly once, and NEW
 is what stands in its place (nothing: the line goes). Copies the repository's tracked files into build/mutation/, builds
@@ -50,7 +51,7 @@ TESTS = {
     "cuda_walk": ["hopper_walk_test"],
     "reference": ["reference_test", "golden_test", "identities_test", "conformance_test", "engine_corners_test"],
 }
-# Lists whose tests are of a build with CUDA.
+# Lists whose tests are of a build with CUDA, which needs nvcc and no GPU.
 WITH_CUDA = {"cuda_walk"}
 # What one program may take: several times what the slowest of them needs on two cores.
 TEST_SECONDS = 600
@@ -64,13 +65,16 @@ class Mutant:
     old: str
     new: str
 
+    def check(self, source: Path) -> None:
+        """Ends the program where the file has the line not just once."""
+        count = (source / self.file).read_text().count(self.old)
+        if count != 1:
+            raise SystemExit(f"{self.file} has {count} times, not once: {self.old.strip()}")
+
     def apply(self, source: Path) -> str:
         """Changes the file; returns what was in it before."""
         path = source / self.file
         text = path.read_text()
-        count = text.count(self.old)
-        if count != 1:
-            raise SystemExit(f"{self.file} has {count} times, not once: {self.old.strip()}")
         path.write_text(text.replace(self.old, self.new))
         return text
 
@@ -173,15 +177,22 @@ def judge_all(
         finally:
             free.put(job)
 
-    with concurrent.futures.ThreadPoolExecutor(len(sources)) as pool:
+    for mutant in mutants:
+        mutant.check(sources[0])
+    pool = concurrent.futures.ThreadPoolExecutor(len(sources))
+    try:
         for future in concurrent.futures.as_completed([pool.submit(judge_one, mutant) for mutant in mutants]):
             yield future.result()
+    finally:
+        # Where somebody stops it, those under way end and no other begins.
+        pool.shutdown(cancel_futures=True)
 
 
 def main() -> int:
     """Runs the mutants of the engines named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engines", nargs="*", default=sorted(TESTS), metavar="ENGINE")
+    engines = [name for name in sorted(TESTS) if name not in WITH_CUDA or shutil.which("nvcc")]
+    parser.add_argument("engines", nargs="*", default=engines, metavar="ENGINE")
     parser.add_argument("--only", default="", help="mutants whose file, old or new text has this")
     parser.add_argument("--out", type=Path, help="results as JSON")
     parser.add_argument("--source", type=Path, help="sources to change, built by --build")
