@@ -65,8 +65,8 @@ class Uploader {
   size_t total_ = 0;
 };
 
-// Takes the server's messages in the order that the contract gives them: accepted, progress, result, chunks. A brief
-// answer is a result alone.
+// Takes the server's messages in the order that the contract gives them: accepted, progress, result, chunks. The result
+// of a brief answer may hold what `accepted` says, and the first outputs.
 class Downloader {
  public:
   explicit Downloader(const ComputeAttempt& attempt) : attempt_(attempt) {}

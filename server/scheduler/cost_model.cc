@@ -7,7 +7,7 @@ namespace {
 
 // Below this the overhead of a slice hides the rate that larger shapes have.
 constexpr Duration kShortest = std::chrono::milliseconds(2);
-// What a slice should take at most, and from where on a time is doubted.
+// What a slice should take, and from where on a time is doubted.
 constexpr Duration kSlice = std::chrono::milliseconds(20);
 constexpr Duration kDoubtful = std::chrono::seconds(1);
 constexpr int kFarOver = 10;

@@ -13,7 +13,7 @@
 // end together, be followed by two that are copied in together, and the device would be idle meanwhile.
 //
 // A request is placed only when it is about to run: when every tenant on the device reaches the newcomer's virtual
-// start within one quantum of its own device time. From then on it waits for at most two quanta of each of them (the
+// start within one quantum of its own device time. From then on it waits for at most two slices of each of them (the
 // one that crosses the line, and at most one before it), whatever the weights. To hold the promise a tenant that
 // arrives later starts no more than a quantum before the newcomers that wait already.
 //
@@ -36,7 +36,7 @@ namespace flashbob::server {
 class FairQueue {
  public:
   struct Options {
-    Duration quantum = std::chrono::milliseconds(20);  // the longest that a slice should take
+    Duration quantum = std::chrono::milliseconds(20);  // what a slice should take; one may take an eighth more
     Duration ageing = std::chrono::seconds(1);         // > 0
     // Requests of one tenant longer than a quantum that may be under way on one device: each holds its memory.
     int max_long_requests = 4;

@@ -1,5 +1,5 @@
-// Which tiles the kernels for Hopper walk, and which of them they do not test against the mask: on every machine, with
-// the kernels' own arithmetic run on the host.
+// Which tiles the kernels for Hopper walk, and which of them they do not test against the mask: the kernels' own
+// arithmetic, run on the host, without a GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
