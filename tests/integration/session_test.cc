@@ -85,8 +85,8 @@ Client Connect(const std::string& address) {
 }
 Client Connect(const ServerProcess& process) { return Connect("127.0.0.1:" + std::to_string(process.port())); }
 
-// The address of a server that OwnLoopback has, where the one after it can listen.
 ServerProcess ServeAt(const std::string& address) { return ServerProcess::Serve({"--listen", address}); }
+// Of a server at OwnLoopback, where the one after it can listen.
 std::string AddressOf(const ServerProcess& process) {
   return integration::OwnLoopback() + ":" + std::to_string(process.port());
 }
