@@ -27,6 +27,8 @@ namespace flashbob::server {
 namespace {
 
 constexpr int kExitFailed = 1;
+// gRPC itself never starts fewer.
+constexpr int kCallbackThreadsForFew = 2;
 // Past the grace period, for slices that still run and for memory to be freed. A device that hangs does not keep the
 // process from its end.
 constexpr Duration kForTheDevice = std::chrono::seconds(5);
@@ -72,11 +74,13 @@ absl::StatusOr<std::vector<std::unique_ptr<Engine>>> CreateEngines(const DeviceC
 
 absl::StatusOr<std::unique_ptr<Server>> StartServer(const ServerOptions& options, const DeviceChoice& devices,
                                                     const Clock& clock, EventLog& log,
+                                                    CallbackThreads& callback_threads,
                                                     std::function<void(const absl::Status&)> on_device_lost) {
   Server::Environment environment;
   FLASHBOB_ASSIGN_OR_RETURN(environment.engines, CreateEngines(devices, options.threads, log));
   environment.clock = &clock;
   environment.log = &log;
+  if (options.grpc_threads == 0) environment.callback_threads = &callback_threads;
   environment.on_device_lost = std::move(on_device_lost);
   return Server::Start(options, std::move(environment));
 }
@@ -107,21 +111,20 @@ int Main(int argc, char** argv) {
   if (!devices->note.empty()) {
     log.Write(LogLevel::kInfo, "devices", {{"chosen", absl::StrJoin(devices->names, ",")}, {"why", devices->note}});
   }
-  std::unique_ptr<CallbackThreads> callback_threads;  // goes after the server
-  if (options.grpc_threads > 0) {
-    absl::StatusOr<std::unique_ptr<CallbackThreads>> limited = CallbackThreads::Limit(options.grpc_threads);
-    if (!limited.ok()) {
-      log.Write(LogLevel::kError, "cannot start",
-                {{"error", absl::StrCat("grpc_threads: ", std::string(limited.status().message()))}});
-      return kExitFailed;
-    }
-    callback_threads = *std::move(limited);
+  // Goes after the server.
+  const absl::StatusOr<std::unique_ptr<CallbackThreads>> callback_threads =
+      CallbackThreads::Limit(options.grpc_threads == 0 ? kCallbackThreadsForFew : options.grpc_threads);
+  if (!callback_threads.ok()) {
+    log.Write(LogLevel::kError, "cannot start",
+              {{"error", absl::StrCat("grpc_threads: ", std::string(callback_threads.status().message()))}});
+    return kExitFailed;
   }
   std::atomic<bool> device_lost = false;
-  absl::StatusOr<std::unique_ptr<Server>> server = StartServer(options, *devices, clock, log, [&](const absl::Status&) {
-    device_lost = true;
-    signals.Wake();
-  });
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      StartServer(options, *devices, clock, log, **callback_threads, [&](const absl::Status&) {
+        device_lost = true;
+        signals.Wake();
+      });
   if (!server.ok()) {
     log.Write(LogLevel::kError, "cannot start", {{"error", std::string(server.status().message())}});
     return kExitFailed;

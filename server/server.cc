@@ -24,6 +24,7 @@ constexpr Duration kTick = std::chrono::milliseconds(200);
 // A held `accepted` is late by at most so much.
 constexpr Duration kIdleLook = std::chrono::milliseconds(200);
 constexpr Duration kHangLook = std::chrono::seconds(1);
+constexpr Duration kThreadsLook = std::chrono::milliseconds(100);
 // Files that changed are taken over within this and the second that gRPC takes to look at certificates.
 constexpr Duration kReload = std::chrono::milliseconds(500);
 // Free memory that no request used for so long goes back to the system.
@@ -57,6 +58,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       kIdleLook, [server = server.get()] { server->calls_.CutIdle(server->environment_.clock->Now()); });
   server->hang_ticker_ =
       std::make_unique<Ticker>(kHangLook, [server = server.get()] { server->scheduler_->LookForHangs(); });
+  if (server->environment_.callback_threads != nullptr) {
+    server->threads_ticker_ = std::make_unique<Ticker>(kThreadsLook, [server = server.get()] {
+      CallbackThreads& threads = *server->environment_.callback_threads;
+      const TimePoint now = server->environment_.clock->Now();
+      threads.Adapt(threads.Busy(now), now);
+    });
+  }
   server->reload_ticker_ = std::make_unique<Ticker>(kReload, [server = server.get()] { server->Reload(); });
   return server;
 }
@@ -72,6 +80,7 @@ Server::~Server() {
   ticker_.reset();
   idle_ticker_.reset();
   hang_ticker_.reset();
+  threads_ticker_.reset();
   reload_ticker_.reset();
   http_server_.reset();
   metrics_->SetGaugeSource(nullptr);

@@ -23,6 +23,7 @@
 #include "server/scheduler/scheduler.h"
 #include "server/service/attention_service.h"
 #include "server/service/call_registry.h"
+#include "server/service/callback_threads.h"
 #include "server/service/keep_awake.h"
 #include "server/service/server_info.h"
 #include "server/store/tensor_store.h"
@@ -36,6 +37,8 @@ class Server {
     std::vector<std::unique_ptr<Engine>> engines;  // one a device, at least one
     const Clock* clock = nullptr;                  // must outlive the server
     EventLog* log = nullptr;                       // must outlive the server
+    // Where given, adapted to how busy they are. Must outlive the server.
+    CallbackThreads* callback_threads = nullptr;
     // Called once, from some thread, when the device failed and the process should be restarted.
     std::function<void(const absl::Status&)> on_device_lost;
   };
@@ -102,6 +105,7 @@ class Server {
   std::unique_ptr<Ticker> ticker_;
   std::unique_ptr<Ticker> idle_ticker_;
   std::unique_ptr<Ticker> hang_ticker_;
+  std::unique_ptr<Ticker> threads_ticker_;
   std::unique_ptr<Ticker> reload_ticker_;
 };
 

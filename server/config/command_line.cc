@@ -84,7 +84,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("LIST");
   app.add_option("--threads", flags.threads, "Threads of the CPU engine; 0: one for each core [0]")->type_name("N");
   app.add_option("--grpc-threads", flags.grpc_threads,
-                 "Threads of gRPC's that serve, 2 to 16; 0: all, one for every two cores [0]")
+                 "Threads of gRPC's that serve, 2 to 16; 0: 2, and all of them while those are busy [0]")
       ->type_name("N");
   app.add_option("--host-memory-bytes", flags.host_memory_bytes,
                  "Host memory for inputs and outputs of requests, as in 4GiB; 0: half of what there is [0]")

@@ -7,6 +7,7 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +20,11 @@ namespace {
 
 // A callback begins within microseconds; a machine under load gets its time.
 constexpr std::chrono::seconds kToBegin{10};
+
+// Of those that serve, while they are few: busy is above, calm below, and calm for so long.
+constexpr double kBusyShare = 0.85;
+constexpr double kCalmShare = 0.6;
+constexpr std::chrono::seconds kCalm{1};
 
 }  // namespace
 
@@ -46,6 +52,12 @@ class CallbackThreads::Kept {
     return begun_;
   }
 
+  // Only once begun.
+  clockid_t clock() {
+    MutexLock lock(mutex_);
+    return clock_;
+  }
+
   void LetGo() {
     MutexLock lock(mutex_);
     let_go_ = true;
@@ -55,6 +67,7 @@ class CallbackThreads::Kept {
  private:
   void Stay() {
     MutexLock lock(mutex_);
+    pthread_getcpuclockid(pthread_self(), &clock_);
     begun_ = true;
     changed_.NotifyAll();
     while (!let_go_) changed_.Wait(mutex_);
@@ -68,6 +81,7 @@ class CallbackThreads::Kept {
   grpc::ByteBuffer response_;
   Mutex mutex_;
   CondVar changed_;
+  clockid_t clock_ FLASHBOB_GUARDED_BY(mutex_) = {};
   bool begun_ FLASHBOB_GUARDED_BY(mutex_) = false;
   bool let_go_ FLASHBOB_GUARDED_BY(mutex_) = false;
   bool returned_ FLASHBOB_GUARDED_BY(mutex_) = false;
@@ -76,30 +90,62 @@ class CallbackThreads::Kept {
 int CallbackThreads::Started() { return static_cast<int>(std::clamp(gpr_cpu_num_cores() / 2, 2u, 16u)); }
 
 absl::StatusOr<std::unique_ptr<CallbackThreads>> CallbackThreads::Limit(int serving) {
-  std::unique_ptr<CallbackThreads> threads(new CallbackThreads);
+  std::unique_ptr<CallbackThreads> threads(new CallbackThreads(serving));
   if (serving >= Started()) return threads;
   // All of them, and then lets `serving` go: so many are there for sure.
   for (int i = 0; i < Started(); ++i) {
-    if (!threads->KeepOne()) {
+    threads->kept_.push_back(std::make_unique<Kept>(threads->channel_));
+    if (!threads->kept_.back()->WaitUntilBegun()) {
       return absl::InternalError(absl::StrCat("gRPC runs ", i, " callbacks at once instead of ", Started(),
                                               ": it cannot be limited to ", serving, " threads"));
     }
   }
+  for (const auto& kept : threads->kept_) threads->clocks_.push_back(kept->clock());
   threads->kept_.resize(static_cast<size_t>(Started() - serving));
   return threads;
 }
 
-// Without credentials every call fails at once, without a connection.
-CallbackThreads::CallbackThreads() : channel_(grpc::CreateChannel("none", nullptr)) {}
-
-// All at once: one that has not begun waits for a thread that another keeps.
-CallbackThreads::~CallbackThreads() {
-  for (const auto& kept : kept_) kept->LetGo();
+double CallbackThreads::Busy(TimePoint now) {
+  const Duration used = Used();
+  const bool first = !looked_at_.has_value() || now <= *looked_at_;
+  const double busy = first ? 0 : ToSeconds(used - used_) / ToSeconds(now - *looked_at_);
+  used_ = used;
+  looked_at_ = now;
+  return busy;
 }
 
-bool CallbackThreads::KeepOne() {
-  kept_.push_back(std::make_unique<Kept>(channel_));
-  return kept_.back()->WaitUntilBegun();
+void CallbackThreads::Adapt(double busy, TimePoint now) {
+  if (busy >= (kept_.empty() ? kCalmShare : kBusyShare) * serving_) {
+    busy_at_ = now;
+    LetAllServe();
+  } else if (kept_.empty() && now - busy_at_ >= kCalm) {
+    KeepTheRest();
+  }
+}
+
+Duration CallbackThreads::Used() const {
+  Duration used = {};
+  for (const clockid_t clock : clocks_) {
+    timespec time = {};
+    clock_gettime(clock, &time);
+    used += std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  }
+  return used;
+}
+
+// Without credentials every call fails at once, without a connection.
+CallbackThreads::CallbackThreads(int serving) : serving_(serving), channel_(grpc::CreateChannel("none", nullptr)) {}
+
+CallbackThreads::~CallbackThreads() { LetAllServe(); }
+
+void CallbackThreads::KeepTheRest() {
+  for (int i = serving_; i < Started(); ++i) kept_.push_back(std::make_unique<Kept>(channel_));
+}
+
+// All at once: one that has not begun waits for a thread that another keeps.
+void CallbackThreads::LetAllServe() {
+  for (const auto& kept : kept_) kept->LetGo();
+  kept_.clear();
 }
 
 }  // namespace flashbob::server

@@ -1,4 +1,4 @@
-// CallbackThreads: serves with fewer of gRPC's callback threads than it starts.
+// CallbackThreads: serves with fewer of gRPC's callback threads than it starts, always or while they have time.
 //
 // gRPC 1.51 starts one for every two cores, 2 to 16 in a process, whatever it is told. With 2 instead of 8 an empty
 // call took half as long on one machine, by a gRPC that was told of fewer cores; server/README.md has the figures.
@@ -8,16 +8,19 @@
 #define FLASHBOB_SERVER_SERVICE_CALLBACK_THREADS_H_
 
 #include <grpcpp/channel.h>
+#include <time.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/base/clock.h"
 
 namespace flashbob::server {
 
-// They are the process's: make at most one, before its servers, and destroy it after them. Thread safety: construct and
-// destroy on one thread, no callback of gRPC's.
+// They are the process's: make at most one, before its servers, and destroy it after them. Thread safety: one thread at
+// a time, no callback of gRPC's.
 class CallbackThreads {
  public:
   // How many gRPC starts on this machine.
@@ -27,18 +30,36 @@ class CallbackThreads {
   // callbacks at once as it is expected to.
   static absl::StatusOr<std::unique_ptr<CallbackThreads>> Limit(int serving);
   ~CallbackThreads();
+
+  // How many threads' time was used since the last call, by all of them together: 0 to Started(). 0 in the first one.
+  double Busy(TimePoint now);
+  // Lets all serve where `serving` threads are busy nearly all the time, and leaves it at `serving` again once they
+  // have not been for a while. Fewer threads hand over less to each other, which a call alone waits for; many calls
+  // want them all. To be called several times a second; never called, the limit stays. A server cannot tell by its
+  // calls in flight: it takes in no more of them than its threads find time for.
+  void Adapt(double busy, TimePoint now);
+
   CallbackThreads(const CallbackThreads&) = delete;
   CallbackThreads& operator=(const CallbackThreads&) = delete;
 
  private:
   class Kept;
 
-  CallbackThreads();
-  // False where no callback began to run in time.
-  bool KeepOne();
+  explicit CallbackThreads(int serving);
+  // Keeps all but those that are to serve, as soon as they have nothing else to do.
+  void KeepTheRest();
+  void LetAllServe();
 
+  // What all have used since they began.
+  Duration Used() const;
+
+  const int serving_;
   const std::shared_ptr<grpc::Channel> channel_;
   std::vector<std::unique_ptr<Kept>> kept_;  // go before the channel
+  std::vector<clockid_t> clocks_;            // one a thread; none where nothing is limited
+  Duration used_ = {};
+  std::optional<TimePoint> looked_at_;
+  TimePoint busy_at_ = {};
 };
 
 }  // namespace flashbob::server

@@ -1,6 +1,6 @@
 """Servers with different --grpc-threads beside each other, under loads that tell for and against few.
 
-    tests/benchmark/grpc_threads.py --bin DIR [--device cuda:0] [--threads 0,2,3,4] [--rounds 3] [--quick] > out.json
+    tests/benchmark/grpc_threads.py --bin DIR [--device cuda:0] [--threads 0,2,4,16] [--rounds 3] [--quick] > out.json
 
 DIR holds flashbob-server, flashbob, stored_benchmark, transport_benchmark and wire_benchmark. Every round takes all
 servers in turn; the object on stdout has of every figure the median of the rounds, the least and the most.
@@ -28,6 +28,7 @@ Figures = dict[str, dict[str, dict[str, list[float]]]]
 
 OPERATIONS = ("forward", "double_backward")
 SMALL = "1,4,128,64"
+CLIENTS = (2, 4, 8, 16, 64)
 
 
 def run(*command: str | Path) -> dict[str, Any]:
@@ -52,8 +53,9 @@ def loads(programs: Path, bare: str, quick: bool) -> dict[str, Callable[[str], d
         found = run(stored_benchmark, "--op", operation, "--server", server, "--shape", SMALL, "--seconds", "0.6")
         return {name: found[name] for name in ("p50_over_empty_call_ms", "empty_call_p50_ms")}
 
-    def clients(server: str) -> dict[str, float]:
-        found = run(programs / "wire_benchmark", "--server", server, "small", "--clients", "64", "--seconds", seconds)
+    def clients(count: int, server: str) -> dict[str, float]:
+        small = programs / "wire_benchmark", "--server", server, "small"
+        found = run(*small, "--clients", str(count), "--seconds", seconds)
         return {name: found[name] for name in ("requests_per_second", "p50_ms", "p99_ms")}
 
     def bench(operation: str, shape: str, concurrency: int, server: str) -> dict[str, float]:
@@ -65,7 +67,8 @@ def loads(programs: Path, bare: str, quick: bool) -> dict[str, Callable[[str], d
     for operation in OPERATIONS:
         each[f"{operation} {SMALL} inline"] = functools.partial(inline, operation)
         each[f"{operation} {SMALL} stored"] = functools.partial(stored, operation)
-    each["64 clients"] = clients
+    for count in CLIENTS:
+        each[f"{count} clients"] = functools.partial(clients, count)
     for operation, shape, concurrency in (("forward", streams, 4), ("double_backward", computing, 3)):
         each[f"{operation} {shape} inline, {concurrency} in flight"] = functools.partial(
             bench, operation, shape, concurrency
@@ -91,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, required=True)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--threads", default="0,2,3,4")
+    parser.add_argument("--threads", default="0,2,4,16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="small loads, to try the script")
     options = parser.parse_args()

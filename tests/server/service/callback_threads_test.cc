@@ -1,4 +1,5 @@
-// With fewer of gRPC's callback threads: how many there are, how many are left, and that the server needs but one.
+// With fewer of gRPC's callback threads: how many there are, how many are left, when all serve, and that the server
+// needs but one.
 #include "server/service/callback_threads.h"
 
 #include <dirent.h>
@@ -110,6 +111,77 @@ TEST_F(CallbackThreadsTest, MoreThanThereAreLimitsNothing) {
   const absl::StatusOr<std::unique_ptr<CallbackThreads>> threads = CallbackThreads::Limit(started + 1);
   ASSERT_TRUE(threads.ok()) << threads.status();
   EXPECT_EQ(ThreadsOf(channel_, started, started).size(), static_cast<size_t>(started));
+}
+
+TEST_F(CallbackThreadsTest, AllServeWhileTheFewAreBusyAndForASecondAfter) {
+  const int started = CallbackThreads::Started();
+  const auto serve = [&](int wanted) {
+    return ThreadsOf(channel_, 32 * started, wanted).size() == static_cast<size_t>(wanted);
+  };
+  const absl::StatusOr<std::unique_ptr<CallbackThreads>> threads = CallbackThreads::Limit(1);
+  ASSERT_TRUE(threads.ok()) << threads.status();
+  const TimePoint begin = TimePoint() + std::chrono::hours(1);
+  (*threads)->Adapt(0.84, begin);
+  EXPECT_TRUE(serve(1));
+  for (int round = 1; round <= 3; ++round) {
+    const TimePoint busy = begin + std::chrono::minutes(round);
+    (*threads)->Adapt(0.86, busy);
+    EXPECT_TRUE(serve(started));
+    (*threads)->Adapt(0.61, busy + std::chrono::milliseconds(500));  // enough to stay
+    (*threads)->Adapt(0.59, busy + std::chrono::milliseconds(1499));
+    EXPECT_TRUE(serve(started));
+    (*threads)->Adapt(0.59, busy + std::chrono::milliseconds(1500));
+    EXPECT_TRUE(serve(1));
+    (*threads)->Adapt(0, busy + std::chrono::seconds(30));
+    EXPECT_TRUE(serve(1));
+  }
+}
+
+TEST_F(CallbackThreadsTest, BusyIsWhatTheyUsedOfTheTime) {
+  const absl::StatusOr<std::unique_ptr<CallbackThreads>> threads = CallbackThreads::Limit(1);
+  ASSERT_TRUE(threads.ok()) << threads.status();
+  const TimePoint begin = TimePoint() + std::chrono::hours(1);
+  EXPECT_EQ((*threads)->Busy(begin), 0);
+  const auto used = [] {
+    timespec time = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  };
+  RunCallbacks(channel_, 1, [&] {
+    const auto end = used() + std::chrono::milliseconds(50);
+    while (used() < end) std::this_thread::yield();
+  });
+  EXPECT_NEAR((*threads)->Busy(begin + std::chrono::milliseconds(100)), 0.5, 0.1);
+  EXPECT_LT((*threads)->Busy(begin + std::chrono::milliseconds(200)), 0.1);
+}
+
+TEST_F(CallbackThreadsTest, AServerAdaptsThemToHowBusyTheyAre) {
+  const int started = CallbackThreads::Started();
+  const absl::StatusOr<std::unique_ptr<CallbackThreads>> threads = CallbackThreads::Limit(1);
+  ASSERT_TRUE(threads.ok()) << threads.status();
+  TestServer server(**threads);
+  // Callbacks that spin keep one thread busy, and begin on others only once those serve.
+  std::set<pid_t> seen;
+  std::mutex mutex;
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (seen.size() < static_cast<size_t>(started) && std::chrono::steady_clock::now() < end) {
+    RunCallbacks(channel_, 32 * started, [&] {
+      const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+      while (std::chrono::steady_clock::now() < until) {
+      }
+      const std::lock_guard<std::mutex> lock(mutex);
+      seen.insert(gettid());
+    });
+  }
+  EXPECT_EQ(seen.size(), static_cast<size_t>(started));
+  end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  bool one_serves = false;
+  while (!one_serves && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // looks themselves keep them busy
+    one_serves = ThreadsOf(channel_, 32 * started, 1).size() == 1;
+  }
+  EXPECT_TRUE(one_serves);
+  EXPECT_TRUE(server.CleanAndServing());
 }
 
 TEST_F(CallbackThreadsTest, OneThreadIsEnoughForTheServer) {

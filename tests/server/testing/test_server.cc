@@ -21,6 +21,12 @@ ServerOptions TestServer::DefaultOptions() {
 TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOptions& options)
     : TestServer(engine_options, options, steady_clock_) {}
 
+TestServer::TestServer(CallbackThreads& callback_threads) : callback_threads_(&callback_threads) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  engines.push_back(std::make_unique<SteppedEngine>(SteppedEngine::Options{}));
+  Start(std::move(engines), DefaultOptions(), steady_clock_);
+}
+
 TestServer::TestServer(SteppedEngine::Options engine_options, const ServerOptions& options, const Clock& clock) {
   auto engine = std::make_unique<SteppedEngine>(engine_options);
   engine_ = engine.get();
@@ -49,6 +55,7 @@ void TestServer::Start(std::vector<std::unique_ptr<Engine>> engines, const Serve
   environment.engines = std::move(engines);
   environment.clock = &clock;
   environment.log = log_.get();
+  environment.callback_threads = callback_threads_;
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options, std::move(environment));
   if (!server.ok()) throw std::runtime_error(server.status().ToString());
   server_ = *std::move(server);

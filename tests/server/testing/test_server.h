@@ -24,6 +24,8 @@ class TestServer {
   explicit TestServer(SteppedEngine::Options engine = {}, const ServerOptions& options = DefaultOptions());
   // On a clock of the test's, which must outlive the server.
   TestServer(SteppedEngine::Options engine, const ServerOptions& options, const Clock& clock);
+  // That adapts gRPC's threads, which must outlive it.
+  explicit TestServer(CallbackThreads& callback_threads);
   static std::unique_ptr<TestServer> On(std::vector<std::unique_ptr<Engine>> engines, const ServerOptions& options);
   static std::unique_ptr<TestServer> On(std::unique_ptr<Engine> engine, const ServerOptions& options);
   ~TestServer();
@@ -48,6 +50,7 @@ class TestServer {
   std::shared_ptr<std::ostringstream> log_text_;
   std::unique_ptr<EventLog> log_;
   const SteadyClock steady_clock_;
+  CallbackThreads* const callback_threads_ = nullptr;
   SteppedEngine* engine_ = nullptr;  // the server's; null where the test brought its own
   std::unique_ptr<Server> server_;
 };
