@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cpp/backoff.h"
@@ -312,8 +313,9 @@ class Client::Connection {
     }
   }
 
-  // gRPC's own errors do not say which server, or which timeout; and a call that this side did not cancel was reset by
-  // a server that is going away.
+  // gRPC's own errors do not say which server, or which timeout; a call that this side did not cancel was reset by a
+  // server that is going away, and one whose stream was reset below the service is no more answered than one whose
+  // connection broke.
   absl::Status Explain(const absl::Status& status, std::optional<nanoseconds> timeout = std::nullopt) const {
     if (!ReasonOf(status).empty()) return status;
     if (status.code() == absl::StatusCode::kCancelled) {
@@ -321,6 +323,9 @@ class Client::Connection {
     }
     if (status.code() == absl::StatusCode::kUnavailable) {
       return WithText(status, absl::StrCat("server ", options_.server, ": ", status.message()));
+    }
+    if (status.code() == absl::StatusCode::kInternal && absl::StrContains(status.message(), "RST_STREAM")) {
+      return absl::UnavailableError(absl::StrCat("server ", options_.server, ": ", status.message()));
     }
     if (status.code() == absl::StatusCode::kDeadlineExceeded && timeout.has_value()) {
       return WithText(status, absl::StrCat("server ", options_.server, ": no result within ", Seconds(*timeout), " s"));

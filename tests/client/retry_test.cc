@@ -120,6 +120,28 @@ TEST_F(RetryTest, CallThatTheServerCancelsIsTriedAgainAsOneThatBroke) {
   EXPECT_TRUE(Contains(status, gone.address())) << status;
 }
 
+TEST_F(RetryTest, CallWhoseStreamWasResetBelowTheServiceIsTriedAgainAsOneThatBroke) {
+  const grpc::Status reset(grpc::StatusCode::INTERNAL, "Received RST_STREAM with error code 1");
+  const FakeService service({FailWith(reset), Echo(v1::TENSOR_NAME_O)});
+  EXPECT_TRUE(Forward(service).ok());
+  EXPECT_EQ(service.Calls(), 2);
+  const FakeService gone({FailWith(reset)});
+  const absl::Status status = Forward(gone).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Contains(status, gone.address()) && Contains(status, reset.error_message())) << status;
+  EXPECT_EQ(gone.Calls(), 4);
+}
+
+TEST_F(RetryTest, InternalErrorOfAnotherKindIsNotTriedAgain) {
+  for (const grpc::Status& error :
+       {grpc::Status(grpc::StatusCode::INTERNAL, "a bug"),
+        ErrorWithDetails(grpc::StatusCode::INTERNAL, "of the service's own, about RST_STREAM", "BUG")}) {
+    const FakeService service({FailWith(error)});
+    EXPECT_EQ(Forward(service).status().code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(service.Calls(), 1);
+  }
+}
+
 TEST_F(RetryTest, CancellationEndsAPause) {
   const FakeService service({FailWith(kQueueFull)});
   Cancellation cancellation;

@@ -1,9 +1,9 @@
 // RetryPolicy, Clock: when a call is tried again.
 //
 // A try that failed is repeated, with the same request id, when the server said when (RetryInfo) or the code is
-// UNAVAILABLE. The pause is the server's or grows exponentially, whichever is longer, and is spread by jitter so that
-// many clients do not come back together. A pause that would end after the call's deadline is not begun: the error is
-// returned as it is.
+// UNAVAILABLE, with which a call ends too whose stream was reset below the service (RST_STREAM). The pause is the
+// server's or grows exponentially, whichever is longer, and is spread by jitter so that many clients do not come back
+// together. A pause that would end after the call's deadline is not begun: the error is returned as it is.
 #ifndef FLASHBOB_CLIENT_CPP_FLASHBOB_RETRY_H_
 #define FLASHBOB_CLIENT_CPP_FLASHBOB_RETRY_H_
 
