@@ -108,6 +108,15 @@ bool ComputeStream::Send(uint32_t tensor, int64_t offset, const std::string& dat
   return SendRaw(request);
 }
 
+void ComputeStream::SendLast(uint32_t tensor, int64_t offset, const std::string& data) {
+  v1::ComputeRequest request;
+  request.mutable_chunk()->set_tensor_index(tensor);
+  request.mutable_chunk()->set_byte_offset(offset);
+  request.mutable_chunk()->set_data(data);
+  stream_->WriteLast(request, {});
+  closed_ = true;
+}
+
 bool ComputeStream::SendInputs(const v1::ComputeSpec& spec, int64_t chunk_bytes) {
   for (int t = 0; t < spec.inputs_size(); ++t) {
     const int64_t bytes = BytesOf(spec.inputs(t));

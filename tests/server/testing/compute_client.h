@@ -48,6 +48,8 @@ class ComputeStream {
   // False where the stream is broken; Finish says why.
   bool Send(const v1::ComputeSpec& spec);
   bool Send(uint32_t tensor, int64_t offset, const std::string& data);
+  // The same as the last message, with which the sending side closes.
+  void SendLast(uint32_t tensor, int64_t offset, const std::string& data);
   // Sends every inline input: byte i of input t is PatternByte(t, i).
   bool SendInputs(const v1::ComputeSpec& spec, int64_t chunk_bytes = 1 << 20);
   bool SendRaw(const v1::ComputeRequest& request);
