@@ -172,10 +172,11 @@ def test_refused_work_is_tried_again_under_the_same_id(fake: FakeServer, rng: np
         RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", 0.001),
         RefusalError(grpc.StatusCode.UNAVAILABLE, "draining", "DRAINING", 0.001),
         RefusalError(grpc.StatusCode.UNAVAILABLE, "no details", ""),
+        RefusalError(grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 1", ""),
     ]
     with flashbob.Client(fake.address, retry=FAST) as mine:
         mine.forward(*x)
-    assert len(fake.request_ids) == 4
+    assert len(fake.request_ids) == 5
     assert len(set(fake.request_ids)) == 1
 
 

@@ -58,6 +58,25 @@ def test_details_that_are_no_status_leave_the_error_as_it_was() -> None:
     assert (error.message, error.reason) == ("proxy", "")
 
 
+RESET = "Received RST_STREAM with error code 1"
+
+
+def test_stream_that_was_reset_below_the_service_is_unavailable_and_tried_again() -> None:
+    error = errors.make_error(grpc.StatusCode.INTERNAL, RESET, ())
+    assert type(error) is errors.UnavailableError
+    assert str(error) == f"{RESET} [UNAVAILABLE]"
+    assert Retries(RetryPolicy()).delay_after(error, 0.0, None) is not None
+
+
+def test_the_services_own_internal_errors_are_not_tried_again() -> None:
+    for error in (
+        errors.make_error(grpc.StatusCode.INTERNAL, RESET, _trailers("BUG")),
+        errors.make_error(grpc.StatusCode.INTERNAL, "a bug", ()),
+    ):
+        assert type(error) is errors.FlashbobError
+        assert Retries(RetryPolicy()).delay_after(error, 0.0, None) is None
+
+
 def _error(code: str, delay: float | None = None) -> errors.FlashbobError:
     return errors.make_error(grpc.StatusCode[code], "", _trailers("X", delay))
 

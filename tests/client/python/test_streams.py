@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,7 @@ from flashbob._calls import forward_call
 from flashbob._streams import DirectStreams, PublicStreams, Streams
 
 COMPUTE = "/flashbob.v1.AttentionService/Compute"
+DATA, END_STREAM = 0, 1  # of HTTP/2
 
 
 @pytest.fixture(params=[DirectStreams, PublicStreams])
@@ -152,6 +154,36 @@ def test_closed_channel_ends_what_runs_on_it(fake: FakeServer, rng: np.random.Ge
     with pytest.raises(flashbob.CancelledError):
         client.forward(*(rng.standard_normal((1, 2, 5, 4)) for _ in range(3)))
     closer.join()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_end_of_a_stream_comes_with_its_last_message(count: int) -> None:
+    ends: list[int] = []
+
+    def serve(listener: socket.socket) -> None:
+        # As much of HTTP/2 as it takes for a client to send: settings, then frames until one ends the stream.
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as stream:
+            connection.sendall(bytes.fromhex("000000040000000000"))
+            stream.read(24)
+            while len(header := stream.read(9)) == 9:
+                size, kind, flags = int.from_bytes(header[:3], "big"), header[3], header[4]
+                stream.read(size)
+                if kind == DATA and flags & END_STREAM:
+                    ends.append(size)
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        with grpc.insecure_channel(f"127.0.0.1:{listener.getsockname()[1]}") as channel:
+            streams = DirectStreams(channel)
+            with pytest.raises(grpc.RpcError):
+                streams.run(COMPUTE, iter([bytes(1000)] * count), _ignore, timeout=WAIT_SECONDS, metadata=())
+            assert streams._known
+        server.join()
+    assert len(ends) == 1
+    assert ends[0] > 0, "an end in a frame of its own"
 
 
 def test_server_that_is_not_there_is_unavailable() -> None:

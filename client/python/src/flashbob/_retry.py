@@ -12,8 +12,8 @@ from flashbob.errors import FlashbobError
 class RetryPolicy:
     """How long and how often a request is tried.
 
-    A request is tried again, with the same id, where the server gave a delay or could not be reached: long enough by
-    default for a server to be restarted.
+    A request is tried again, with the same id, where the server gave a delay or could not be reached, or the stream was
+    reset below the service: long enough by default for a server to be restarted.
 
     Attributes:
         max_elapsed: seconds after the first try past which none is made; 0 tries once.

@@ -177,17 +177,20 @@ class DirectStreams:
         metadata: Metadata,
         started: Started | None,
     ) -> None:
+        # Two are always at hand, for the last one takes the end of the sending side with it. Where that comes by itself
+        # and the server's windows have become smaller than what it has not read yet, gRPC 1.51 resets the stream.
         first = next(messages)
-        call = self._start(method, first, timeout, metadata) if self._known else None
+        ahead = list(itertools.islice(messages, 2))
+        call = self._start(method, first, not ahead, timeout, metadata) if self._known else None
         if call is None:
-            messages = itertools.chain((first,), messages)
+            messages = itertools.chain((first,), ahead, messages)
             self._public.run(method, messages, on_message, timeout=timeout, metadata=metadata, started=started)
             return
         pending = {"send", "receive", "start", "end"}
         try:
             if started is not None:
                 started(_DirectRpc(self._binding, call))
-            status = self._drive(call, pending, messages, on_message)
+            status = self._drive(call, pending, ahead, messages, on_message)
         except BaseException:
             # The binding wants every event to be taken.
             _DirectRpc(self._binding, call).cancel()
@@ -198,7 +201,7 @@ class DirectStreams:
         if code is not grpc.StatusCode.OK:
             raise StreamError(code, _text(status.details()), status.trailing_metadata() or ())
 
-    def _start(self, method: str, first: bytes, timeout: float | None, metadata: Metadata) -> Any:
+    def _start(self, method: str, first: bytes, last: bool, timeout: float | None, metadata: Metadata) -> Any:
         """The call, its first message on the way; None where the binding is another than was known."""
         binding = self._binding
         try:
@@ -213,7 +216,7 @@ class DirectStreams:
                     (
                         (
                             binding.SendInitialMetadataOperation(metadata or None, 0),
-                            binding.SendMessageOperation(first, 0),
+                            *self._send(first, last),
                         ),
                         "send",
                     ),
@@ -226,29 +229,32 @@ class DirectStreams:
             self._known = False
             return None
 
+    def _send(self, message: bytes, last: bool) -> tuple[Any, ...]:
+        operation = self._binding.SendMessageOperation(message, 0)
+        return (operation, self._binding.SendCloseFromClientOperation(0)) if last else (operation,)
+
     def _drive(
-        self, call: Any, pending: set[str], messages: Iterator[bytes], on_message: Callable[[bytes], object]
+        self,
+        call: Any,
+        pending: set[str],
+        ahead: list[bytes],
+        messages: Iterator[bytes],
+        on_message: Callable[[bytes], object],
     ) -> Any:
         """Takes events until none is pending; returns the operation that has the status."""
         binding = self._binding
         status: Any = None
-        open_for_sending = True
         while pending:
             event = call.next_event()
             pending.discard(event.tag)
             if event.tag == "end":
                 (status,) = event.batch_operations
             elif event.tag == "send":
-                if status is None and event.success and open_for_sending:
-                    message = next(messages, None)
-                    open_for_sending = message is not None
-                    operation = (
-                        binding.SendMessageOperation(message, 0)
-                        if open_for_sending
-                        else binding.SendCloseFromClientOperation(0)
-                    )
-                    call.operate((operation,), "send")
+                if status is None and event.success and ahead:
+                    message = ahead.pop(0)
+                    call.operate(self._send(message, not ahead), "send")
                     pending.add("send")
+                    ahead.extend(itertools.islice(messages, 1))
             elif event.tag == "receive":
                 answer = event.batch_operations[0].message()
                 if answer is None:

@@ -52,7 +52,7 @@ class FlashbobError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later: the server said when, or could not be reached."""
+        """Whether the same request may succeed later: the server said when, could not be reached, or was cut off."""
         return self.retry_delay is not None or self.code is grpc.StatusCode.UNAVAILABLE
 
 
@@ -89,7 +89,7 @@ class CredentialsError(FlashbobError, PermissionError):
 
 
 class UnavailableError(FlashbobError, ConnectionError):
-    """The server could not be reached, or was going away, for longer than the retries lasted."""
+    """The server could not be reached, was going away or reset the stream, for longer than the retries lasted."""
 
 
 class ProtocolError(FlashbobError):
@@ -135,5 +135,8 @@ def make_error(
         except DecodeError:
             # Details of another service on the way (a proxy): the status itself still says what happened.
             continue
+    if code is grpc.StatusCode.INTERNAL and not reason and "RST_STREAM" in message:
+        # The stream was reset below the service: no more of an answer than a connection that broke.
+        code = grpc.StatusCode.UNAVAILABLE
     kind = _BY_CODE.get(code, FlashbobError)
     return kind(message, code=code, reason=reason, metadata=numbers, retry_delay=retry_delay, request_id=request_id)
