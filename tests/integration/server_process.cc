@@ -65,6 +65,7 @@ ServerProcess ServerProcess::Start(const std::vector<std::string>& arguments) {
 
 ServerProcess::ServerProcess(ServerProcess&& other) noexcept
     : directory_(std::exchange(other.directory_, "")),
+      keep_(other.keep_),
       pid_(std::exchange(other.pid_, -1)),
       port_(std::exchange(other.port_, 0)) {}
 
@@ -73,7 +74,7 @@ ServerProcess::~ServerProcess() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  if (!directory_.empty()) std::filesystem::remove_all(directory_);
+  if (!directory_.empty() && !keep_) std::filesystem::remove_all(directory_);
 }
 
 int ServerProcess::metrics_port() const {
@@ -100,6 +101,11 @@ std::optional<int> ServerProcess::Wait(std::chrono::milliseconds timeout) {
 std::string ServerProcess::out() const { return ReadFile(directory_ + "/out"); }
 
 std::string ServerProcess::err() const { return ReadFile(directory_ + "/err"); }
+
+std::string ServerProcess::KeepErr() {
+  keep_ = true;
+  return directory_ + "/err";
+}
 
 void ServerProcess::Spawn(const std::vector<std::string>& arguments) {
   directory_ = (std::filesystem::temp_directory_path() / "flashbob-server-XXXXXX").string();

@@ -37,12 +37,15 @@ class ServerProcess {
   // What it wrote so far.
   std::string out() const;
   std::string err() const;
+  // Leaves what it wrote where it is once this is gone; the file with what err() gives.
+  std::string KeepErr();
 
  private:
   ServerProcess() = default;
   void Spawn(const std::vector<std::string>& arguments);
 
   std::string directory_;
+  bool keep_ = false;  // the directory
   pid_t pid_ = -1;
   int port_ = 0;
 };

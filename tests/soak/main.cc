@@ -13,10 +13,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -86,8 +88,24 @@ struct Plan {
   uint64_t seed = 0;
 };
 
-// Lets the visitors in, and waits until their time is over; what hangs then, if anything.
-std::string Visit(const Plan& plan, const Surroundings& around, std::atomic<bool>& stopping, Watch& watch) {
+// What the server said last, but for the calls that it turned away or that failed, and the file that has all of it.
+void TellWhatItSaid(ServerProcess& server) {
+  constexpr size_t kLines = 40;
+  std::deque<std::string> last;
+  std::istringstream said(server.err());
+  for (std::string line; std::getline(said, line);) {
+    if (line.find(" warning call ") != std::string::npos) continue;
+    last.push_back(line);
+    if (last.size() > kLines) last.pop_front();
+  }
+  std::printf("the server's log is %s; its last lines but those of calls:\n", server.KeepErr().c_str());
+  for (const std::string& line : last) std::printf("  %s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+// Lets the visitors in, and waits until their time is over. Ends the process where one hangs.
+void Visit(const Plan& plan, const Surroundings& around, std::atomic<bool>& stopping, Watch& watch,
+           ServerProcess& server) {
   std::vector<std::unique_ptr<Visitor>> visitors;
   std::vector<std::thread> threads;
   for (int i = 0; i < plan.clients; ++i) {
@@ -116,12 +134,12 @@ std::string Visit(const Plan& plan, const Surroundings& around, std::atomic<bool
   stopping = true;
   if (hang.empty()) {
     for (std::thread& thread : threads) thread.join();
-  } else {
-    std::printf("FAILED: %s\n", hang.c_str());
-    std::fflush(stdout);
-    std::_Exit(1);  // its thread never ends
+    return;
   }
-  return hang;
+  std::printf("FAILED: %s\n", hang.c_str());
+  TellWhatItSaid(server);
+  server.Signal(SIGKILL);
+  std::_Exit(1);  // its thread never ends
 }
 
 int Soak(const Plan& plan) {
@@ -135,8 +153,8 @@ int Soak(const Plan& plan) {
   // Little memory and a short queue: requests wait for both, and some are turned away.
   ServerProcess server = ServerProcess::Serve(
       {"--devices", "cpu", "--host-memory-bytes", "256MiB", "--store-memory-bytes", "96MiB", "--max-queued-requests",
-       "48", "--idle-upload-seconds", "10", "--log-level", "error", "--tenants-file", tenants_file, "--metrics-listen",
-       absl::StrCat("127.0.0.1:", metrics_port)});
+       "48", "--idle-upload-seconds", "10", "--log-level", "warning", "--tenants-file", tenants_file,
+       "--metrics-listen", absl::StrCat("127.0.0.1:", metrics_port)});
   if (!server.serving()) {
     std::fprintf(stderr, "%s", server.err().c_str());
     return 1;
@@ -145,7 +163,7 @@ int Soak(const Plan& plan) {
   Tally tally;
   std::atomic<bool> stopping = false;
   const auto began = steady_clock::now();
-  Visit(plan, {catalogue, tally, stopping, server.port()}, stopping, watch);
+  Visit(plan, {catalogue, tally, stopping, server.port()}, stopping, watch, server);
   const double took = std::chrono::duration<double>(steady_clock::now() - began).count();
 
   std::vector<std::string> wrong;
@@ -157,7 +175,7 @@ int Soak(const Plan& plan) {
               watch.ToString().c_str());
   server.Signal(SIGTERM);
   const std::optional<int> code = server.Wait(seconds(60));
-  if (code != 0) wrong.push_back(absl::StrCat("the server ended with ", code.value_or(-1), "\n", server.err()));
+  if (code != 0) wrong.push_back(absl::StrCat("the server ended with ", code.value_or(-1)));
   std::filesystem::remove(tenants_file);
   int failures = 0;
   for (const std::string& what : wrong) {
@@ -165,6 +183,7 @@ int Soak(const Plan& plan) {
     std::printf("FAILED: %s\n", what.c_str());
     ++failures;
   }
+  if (failures > 0) TellWhatItSaid(server);
   if (failures == 0) std::printf("soak: nothing hung, leaked or was wrong\n");
   return failures == 0 ? 0 : 1;
 }
