@@ -1,7 +1,7 @@
 // CallbackThreads: serves with fewer of gRPC's callback threads than it starts, always or while they have time.
 //
 // gRPC 1.51 starts one for every two cores, 2 to 16 in a process, whatever it is told. With 2 instead of 8 an empty
-// call took half as long on one machine, by a gRPC that was told of fewer cores; server/README.md has the figures.
+// call took half as long on one machine, and 64 clients got two thirds of the rate; server/README.md has the figures.
 // There is no setting, but all callbacks of a process run on them, those of its own calls too: those that are too many
 // are kept in a callback that does not return.
 #ifndef FLASHBOB_SERVER_SERVICE_CALLBACK_THREADS_H_
