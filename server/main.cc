@@ -74,13 +74,13 @@ absl::StatusOr<std::vector<std::unique_ptr<Engine>>> CreateEngines(const DeviceC
 
 absl::StatusOr<std::unique_ptr<Server>> StartServer(const ServerOptions& options, const DeviceChoice& devices,
                                                     const Clock& clock, EventLog& log,
-                                                    CallbackThreads& callback_threads,
+                                                    CallbackThreads* callback_threads,
                                                     std::function<void(const absl::Status&)> on_device_lost) {
   Server::Environment environment;
   FLASHBOB_ASSIGN_OR_RETURN(environment.engines, CreateEngines(devices, options.threads, log));
   environment.clock = &clock;
   environment.log = &log;
-  if (options.grpc_threads == 0) environment.callback_threads = &callback_threads;
+  if (options.grpc_threads == 0) environment.callback_threads = callback_threads;
   environment.on_device_lost = std::move(on_device_lost);
   return Server::Start(options, std::move(environment));
 }
@@ -115,16 +115,20 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<std::unique_ptr<CallbackThreads>> callback_threads =
       CallbackThreads::Limit(options.grpc_threads == 0 ? kCallbackThreadsForFew : options.grpc_threads);
   if (!callback_threads.ok()) {
-    log.Write(LogLevel::kError, "cannot start",
-              {{"error", absl::StrCat("grpc_threads: ", std::string(callback_threads.status().message()))}});
-    return kExitFailed;
+    const std::string error = absl::StrCat("grpc_threads: ", std::string(callback_threads.status().message()));
+    if (options.grpc_threads > 0) {
+      log.Write(LogLevel::kError, "cannot start", {{"error", error}});
+      return kExitFailed;
+    }
+    log.Write(LogLevel::kWarning, "all of gRPC's threads serve", {{"why", error}});
   }
   std::atomic<bool> device_lost = false;
   absl::StatusOr<std::unique_ptr<Server>> server =
-      StartServer(options, *devices, clock, log, **callback_threads, [&](const absl::Status&) {
-        device_lost = true;
-        signals.Wake();
-      });
+      StartServer(options, *devices, clock, log, callback_threads.ok() ? callback_threads->get() : nullptr,
+                  [&](const absl::Status&) {
+                    device_lost = true;
+                    signals.Wake();
+                  });
   if (!server.ok()) {
     log.Write(LogLevel::kError, "cannot start", {{"error", std::string(server.status().message())}});
     return kExitFailed;
