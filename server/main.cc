@@ -112,7 +112,7 @@ int Main(int argc, char** argv) {
     log.Write(LogLevel::kInfo, "devices", {{"chosen", absl::StrJoin(devices->names, ",")}, {"why", devices->note}});
   }
   // Goes after the server.
-  const absl::StatusOr<std::unique_ptr<CallbackThreads>> callback_threads =
+  absl::StatusOr<std::unique_ptr<CallbackThreads>> callback_threads =
       CallbackThreads::Limit(options.grpc_threads == 0 ? kCallbackThreadsForFew : options.grpc_threads);
   if (!callback_threads.ok()) {
     const std::string error = absl::StrCat("grpc_threads: ", std::string(callback_threads.status().message()));
@@ -155,6 +155,7 @@ int Main(int argc, char** argv) {
   std::thread stop([&] {
     (*server)->Drain(FromSeconds(options.grace_seconds));
     server->reset();
+    if (callback_threads.ok()) callback_threads->reset();
     stopped = true;
     signals.Wake();
   });

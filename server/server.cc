@@ -60,9 +60,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       std::make_unique<Ticker>(kHangLook, [server = server.get()] { server->scheduler_->LookForHangs(); });
   if (server->environment_.callback_threads != nullptr) {
     server->threads_ticker_ = std::make_unique<Ticker>(kThreadsLook, [server = server.get()] {
-      CallbackThreads& threads = *server->environment_.callback_threads;
-      const TimePoint now = server->environment_.clock->Now();
-      threads.Adapt(threads.Busy(now), now);
+      server->environment_.callback_threads->Look(*server->environment_.clock);
     });
   }
   server->reload_ticker_ = std::make_unique<Ticker>(kReload, [server = server.get()] { server->Reload(); });

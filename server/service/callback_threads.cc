@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/mutex.h"
@@ -28,10 +29,11 @@ constexpr std::chrono::seconds kCalm{1};
 
 }  // namespace
 
-// A callback that does not return before it is told to.
+// A callback that does not return before it is told to, if it `stays`.
 class CallbackThreads::Kept {
  public:
-  explicit Kept(const std::shared_ptr<grpc::Channel>& channel) : request_(&nothing_, 1) {
+  explicit Kept(const std::shared_ptr<grpc::Channel>& channel, bool stays = true)
+      : request_(&nothing_, 1), let_go_(!stays) {
     grpc::GenericStub(channel).UnaryCall(&context_, "/none/None", grpc::StubOptions(), &request_, &response_,
                                          [this](const grpc::Status&) { Stay(); });
   }
@@ -52,8 +54,13 @@ class CallbackThreads::Kept {
     return begun_;
   }
 
-  // Only once begun.
-  clockid_t clock() {
+  bool begun() {
+    MutexLock lock(mutex_);
+    return begun_;
+  }
+
+  // Of its thread, once begun; nothing where the system has none.
+  std::optional<clockid_t> clock() {
     MutexLock lock(mutex_);
     return clock_;
   }
@@ -67,7 +74,8 @@ class CallbackThreads::Kept {
  private:
   void Stay() {
     MutexLock lock(mutex_);
-    pthread_getcpuclockid(pthread_self(), &clock_);
+    clockid_t clock = {};
+    if (pthread_getcpuclockid(pthread_self(), &clock) == 0) clock_ = clock;
     begun_ = true;
     changed_.NotifyAll();
     while (!let_go_) changed_.Wait(mutex_);
@@ -81,9 +89,9 @@ class CallbackThreads::Kept {
   grpc::ByteBuffer response_;
   Mutex mutex_;
   CondVar changed_;
-  clockid_t clock_ FLASHBOB_GUARDED_BY(mutex_) = {};
+  std::optional<clockid_t> clock_ FLASHBOB_GUARDED_BY(mutex_);
   bool begun_ FLASHBOB_GUARDED_BY(mutex_) = false;
-  bool let_go_ FLASHBOB_GUARDED_BY(mutex_) = false;
+  bool let_go_ FLASHBOB_GUARDED_BY(mutex_);
   bool returned_ FLASHBOB_GUARDED_BY(mutex_) = false;
 };
 
@@ -100,22 +108,41 @@ absl::StatusOr<std::unique_ptr<CallbackThreads>> CallbackThreads::Limit(int serv
                                               ": it cannot be limited to ", serving, " threads"));
     }
   }
-  for (const auto& kept : threads->kept_) threads->clocks_.push_back(kept->clock());
+  for (const auto& kept : threads->kept_) {
+    const std::optional<clockid_t> clock = kept->clock();
+    if (!clock.has_value()) return absl::InternalError("the system tells no thread's time");
+    threads->clocks_.push_back(*clock);
+  }
   threads->kept_.resize(static_cast<size_t>(Started() - serving));
   return threads;
 }
 
-double CallbackThreads::Busy(TimePoint now) {
+void CallbackThreads::Look(const Clock& clock) {
+  if (clocks_.empty()) return;
+  const double busy = Busy(clock);
+  Adapt(busy, Late(), clock.Now());
+}
+
+// Of the longest time that the use may be of: who looks may itself not get a core in between.
+double CallbackThreads::Busy(const Clock& clock) {
+  const TimePoint before = clock.Now();
   const Duration used = Used();
-  const bool first = !looked_at_.has_value() || now <= *looked_at_;
-  const double busy = first ? 0 : ToSeconds(used - used_) / ToSeconds(now - *looked_at_);
+  const TimePoint after = clock.Now();
+  const bool first = !looked_at_.has_value() || after <= *looked_at_;
+  const double busy = first ? 0 : ToSeconds(used - used_) / ToSeconds(after - *looked_at_);
   used_ = used;
-  looked_at_ = now;
+  looked_at_ = before;
   return busy;
 }
 
-void CallbackThreads::Adapt(double busy, TimePoint now) {
-  if (busy >= (kept_.empty() ? kCalmShare : kBusyShare) * serving_) {
+bool CallbackThreads::Late() {
+  if (asked_ != nullptr && !asked_->begun()) return true;
+  asked_ = std::make_unique<Kept>(channel_, false);
+  return false;
+}
+
+void CallbackThreads::Adapt(double busy, bool late, TimePoint now) {
+  if (late || busy >= (kept_.empty() ? kCalmShare : kBusyShare) * serving_) {
     busy_at_ = now;
     LetAllServe();
   } else if (kept_.empty() && now - busy_at_ >= kCalm) {
@@ -127,7 +154,7 @@ Duration CallbackThreads::Used() const {
   Duration used = {};
   for (const clockid_t clock : clocks_) {
     timespec time = {};
-    clock_gettime(clock, &time);
+    if (clock_gettime(clock, &time) != 0) continue;
     used += std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
   }
   return used;

@@ -31,16 +31,21 @@ class CallbackThreads {
   static absl::StatusOr<std::unique_ptr<CallbackThreads>> Limit(int serving);
   ~CallbackThreads();
 
-  // How many threads' time was used since the last call, by all of them together: 0 to Started(). 0 in the first one.
-  double Busy(TimePoint now);
-  // Lets all serve where `serving` threads are busy nearly all the time, and leaves it at `serving` again once they
-  // have not been for a while. Fewer threads hand over less to each other, which a call alone waits for; many calls
-  // want them all. To be called several times a second; never called, the limit stays. A server cannot tell by its
-  // calls in flight: it takes in no more of them than its threads find time for.
-  void Adapt(double busy, TimePoint now);
-
   CallbackThreads(const CallbackThreads&) = delete;
   CallbackThreads& operator=(const CallbackThreads&) = delete;
+
+  // Lets all serve where `serving` threads are busy nearly all the time, or have not come to a callback since the last
+  // look, and leaves it at `serving` again once they have had time for a while. Fewer threads hand over less to each
+  // other, which a call alone waits for; many calls want them all. To be called several times a second; never called,
+  // the limit stays. A server cannot tell by its calls in flight: it takes in no more of them than its threads find
+  // time for.
+  void Look(const Clock& clock);
+
+  // What Look goes by: how many threads' time was used since the last call, by all of them together (in the first one
+  // 0), and whether a callback asked for in an earlier call has not begun yet. And what it does then.
+  double Busy(const Clock& clock);
+  bool Late();
+  void Adapt(double busy, bool late, TimePoint now);
 
  private:
   class Kept;
@@ -56,7 +61,9 @@ class CallbackThreads {
   const int serving_;
   const std::shared_ptr<grpc::Channel> channel_;
   std::vector<std::unique_ptr<Kept>> kept_;  // go before the channel
-  std::vector<clockid_t> clocks_;            // one a thread; none where nothing is limited
+  std::unique_ptr<Kept> asked_;
+  // One a thread, none where nothing is limited. The channel keeps the threads, and so their clocks.
+  std::vector<clockid_t> clocks_;
   Duration used_ = {};
   std::optional<TimePoint> looked_at_;
   TimePoint busy_at_ = {};

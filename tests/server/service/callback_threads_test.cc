@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/server/testing/step_clock.h"
 #include "tests/server/testing/test_server.h"
 
 namespace flashbob::server {
@@ -121,18 +122,18 @@ TEST_F(CallbackThreadsTest, AllServeWhileTheFewAreBusyAndForASecondAfter) {
   const absl::StatusOr<std::unique_ptr<CallbackThreads>> threads = CallbackThreads::Limit(1);
   ASSERT_TRUE(threads.ok()) << threads.status();
   const TimePoint begin = TimePoint() + std::chrono::hours(1);
-  (*threads)->Adapt(0.84, begin);
+  (*threads)->Adapt(0.84, false, begin);
   EXPECT_TRUE(serve(1));
   for (int round = 1; round <= 3; ++round) {
     const TimePoint busy = begin + std::chrono::minutes(round);
-    (*threads)->Adapt(0.86, busy);
+    (*threads)->Adapt(0.86, false, busy);
     EXPECT_TRUE(serve(started));
-    (*threads)->Adapt(0.61, busy + std::chrono::milliseconds(500));  // enough to stay
-    (*threads)->Adapt(0.59, busy + std::chrono::milliseconds(1499));
+    (*threads)->Adapt(0.61, false, busy + std::chrono::milliseconds(500));  // enough to stay
+    (*threads)->Adapt(0.59, false, busy + std::chrono::milliseconds(1499));
     EXPECT_TRUE(serve(started));
-    (*threads)->Adapt(0.59, busy + std::chrono::milliseconds(1500));
+    (*threads)->Adapt(0.59, false, busy + std::chrono::milliseconds(1500));
     EXPECT_TRUE(serve(1));
-    (*threads)->Adapt(0, busy + std::chrono::seconds(30));
+    (*threads)->Adapt(0, false, busy + std::chrono::seconds(30));
     EXPECT_TRUE(serve(1));
   }
 }
@@ -140,8 +141,8 @@ TEST_F(CallbackThreadsTest, AllServeWhileTheFewAreBusyAndForASecondAfter) {
 TEST_F(CallbackThreadsTest, BusyIsWhatTheyUsedOfTheTime) {
   const absl::StatusOr<std::unique_ptr<CallbackThreads>> threads = CallbackThreads::Limit(1);
   ASSERT_TRUE(threads.ok()) << threads.status();
-  const TimePoint begin = TimePoint() + std::chrono::hours(1);
-  EXPECT_EQ((*threads)->Busy(begin), 0);
+  StepClock clock;
+  EXPECT_EQ((*threads)->Busy(clock), 0);
   const auto used = [] {
     timespec time = {};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -151,36 +152,45 @@ TEST_F(CallbackThreadsTest, BusyIsWhatTheyUsedOfTheTime) {
     const auto end = used() + std::chrono::milliseconds(50);
     while (used() < end) std::this_thread::yield();
   });
-  EXPECT_NEAR((*threads)->Busy(begin + std::chrono::milliseconds(100)), 0.5, 0.1);
-  EXPECT_LT((*threads)->Busy(begin + std::chrono::milliseconds(200)), 0.1);
+  clock.Step(std::chrono::milliseconds(100));
+  EXPECT_NEAR((*threads)->Busy(clock), 0.5, 0.1);
+  clock.Step(std::chrono::milliseconds(100));
+  EXPECT_LT((*threads)->Busy(clock), 0.1);
 }
 
-TEST_F(CallbackThreadsTest, AServerAdaptsThemToHowBusyTheyAre) {
+TEST_F(CallbackThreadsTest, CallbackThatFindsNoThreadIsLate) {
+  const absl::StatusOr<std::unique_ptr<CallbackThreads>> threads = CallbackThreads::Limit(1);
+  ASSERT_TRUE(threads.ok()) << threads.status();
+  RunCallbacks(channel_, 1, [&] {  // on the one thread that serves
+    EXPECT_FALSE((*threads)->Late());
+    EXPECT_TRUE((*threads)->Late());
+    EXPECT_TRUE((*threads)->Late());
+  });
+  while ((*threads)->Late()) std::this_thread::yield();
+  const TimePoint now = TimePoint() + std::chrono::hours(1);
+  (*threads)->Adapt(0, true, now);
+  const int started = CallbackThreads::Started();
+  EXPECT_EQ(ThreadsOf(channel_, started, started).size(), static_cast<size_t>(started));
+}
+
+// Callbacks that wait until every thread has begun one keep the one that serves from all else, and are done only where
+// the rest are let serve.
+TEST_F(CallbackThreadsTest, AServerLetsAllServeWhileThoseThatDoAreKeptFromIt) {
   const int started = CallbackThreads::Started();
   const absl::StatusOr<std::unique_ptr<CallbackThreads>> threads = CallbackThreads::Limit(1);
   ASSERT_TRUE(threads.ok()) << threads.status();
   TestServer server(**threads);
-  // Callbacks that spin keep one thread busy, and begin on others only once those serve.
-  std::set<pid_t> seen;
-  std::mutex mutex;
-  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (seen.size() < static_cast<size_t>(started) && std::chrono::steady_clock::now() < end) {
-    RunCallbacks(channel_, 32 * started, [&] {
-      const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
-      while (std::chrono::steady_clock::now() < until) {
-      }
-      const std::lock_guard<std::mutex> lock(mutex);
-      seen.insert(gettid());
-    });
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(ThreadsOf(channel_, started, started).size(), static_cast<size_t>(started));
+    // One again once they have had time for a second: of a few looks in a row none sees another.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    int alone = 0;
+    while (alone < 5 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // looks themselves keep them busy
+      alone = ThreadsOf(channel_, 32 * started, 1).size() == 1 ? alone + 1 : 0;
+    }
+    EXPECT_EQ(alone, 5);
   }
-  EXPECT_EQ(seen.size(), static_cast<size_t>(started));
-  end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  bool one_serves = false;
-  while (!one_serves && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // looks themselves keep them busy
-    one_serves = ThreadsOf(channel_, 32 * started, 1).size() == 1;
-  }
-  EXPECT_TRUE(one_serves);
   EXPECT_TRUE(server.CleanAndServing());
 }
 

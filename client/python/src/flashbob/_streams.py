@@ -71,7 +71,7 @@ class Streams(Protocol):
 
 
 class PublicStreams:
-    """On grpc's public interface."""
+    """On grpc's public interface, which ends the sending side in a frame of its own: see DirectStreams.run."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._channel = channel
