@@ -3,7 +3,8 @@
 
     tests/mutation/run.py [cpu] [cuda_walk] [reference] [--only TEXT] [--out results.json]
 
-Without names all of these, cuda_walk where there is nvcc.
+Without names all of these, cuda_walk where there is nvcc; cuda_simt, cuda_mma and cuda_hopper, which need a GPU, where
+they are named.
 Reads the mutants of an engine from NAME.txt beside this file, in this format: `@ FILE` names a source file; of each
 mutant a line `- OLD` and after it `+ NEW`, where OLD is a line, or the part of one, that FILE has exactly once, and NEW
 is what stands in its place (nothing: the line goes). Copies the repository's tracked files into build/mutation/, builds
@@ -11,10 +12,10 @@ there, and sees the tests pass. Then of each mutant: builds, runs the engine's t
 back. A mutant is caught where a test fails, crashes or hangs; one that does not compile is a mistake in the list. Exit
 code 0 where all are caught.
 
-The kernels of the CUDA engine need a GPU, and are built without CMake on machines that have none of our packages:
-`--source DIR --build COMMAND... --test COMMAND...` say where the sources lie and how to build and to test them there:
-one build for all tests, or one before each. `--jobs N` has N mutants tried at once, each in a copy DIR-JOB of the built
-sources; commands know which by FLASHBOB_JOB, from 0, as to choose a GPU.
+On machines that have none of our packages, or many cores, `--source DIR --build COMMAND... --test COMMAND...` say where
+the sources lie and how to build and to test them there, without CMake: one build for all tests, or one before each.
+`--jobs N` has N mutants tried at once, each in a copy DIR-JOB of the built sources; commands know which by
+FLASHBOB_JOB, from 0, as to choose a GPU.
 """
 
 from __future__ import annotations
@@ -49,12 +50,16 @@ TESTS = {
         "conformance_test",
     ],
     "cuda_walk": ["hopper_walk_test"],
+    "cuda_simt": ["engine_corners_test", "cuda_conformance_test"],
+    "cuda_mma": ["engine_corners_test", "cuda_conformance_test"],
+    "cuda_hopper": ["engine_corners_test", "cuda_conformance_test"],
     "reference": ["reference_test", "golden_test", "identities_test", "conformance_test", "engine_corners_test"],
 }
-# Lists whose tests are of a build with CUDA, which needs nvcc and no GPU.
-WITH_CUDA = {"cuda_walk"}
-# What one program may take: several times what the slowest of them needs on two cores.
-TEST_SECONDS = 600
+# Lists whose tests are of a build with CUDA, which needs nvcc; of these, those whose tests need a GPU too.
+WITH_GPU = {"cuda_simt", "cuda_mma", "cuda_hopper"}
+WITH_CUDA = {"cuda_walk"} | WITH_GPU
+# What one program may take: several times what the slowest of them needs on two cores, or on an H200.
+TEST_SECONDS = 1800
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +107,7 @@ def run(command: str, directory: Path, seconds: int | None = None, job: int = 0)
         result = subprocess.run(
             ["bash", "-c", command],
             cwd=directory,
-            env={**os.environ, "FLASHBOB_JOB": str(job)},
+            env={**os.environ, "FLASHBOB_JOB": str(job), "FLASHBOB_ANY_PTXAS": "1"},
             timeout=seconds,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -125,7 +130,7 @@ def copy_sources(to: Path) -> None:
         if target.exists() and target.read_bytes() == source.read_bytes():
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        shutil.copy(source, target)  # with the right to run scripts
 
 
 def failed_test(command: str, output: str) -> str:
@@ -191,7 +196,7 @@ def judge_all(
 def main() -> int:
     """Runs the mutants of the engines named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    engines = [name for name in sorted(TESTS) if name not in WITH_CUDA or shutil.which("nvcc")]
+    engines = [name for name in sorted(TESTS.keys() - WITH_GPU) if name not in WITH_CUDA or shutil.which("nvcc")]
     parser.add_argument("engines", nargs="*", default=engines, metavar="ENGINE")
     parser.add_argument("--only", default="", help="mutants whose file, old or new text has this")
     parser.add_argument("--out", type=Path, help="results as JSON")
@@ -238,6 +243,8 @@ def main() -> int:
             passed, output = run(command, source)
             if not passed:
                 raise SystemExit(f"fails without any mutant: {command}\n{output}")
+            if "[  SKIPPED ]" in output:
+                raise SystemExit(f"skips tests here, which would let mutants pass: {command}\n{output}")
         sources = [source]
         if arguments.jobs > 1:
             sources = [source.with_name(f"{source.name}-{job}") for job in range(arguments.jobs)]

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Launches a compiler and fails where ptxas serialised the warpgroup products (C7510..C7517) or spilled registers: it
-# only mentions either, and each costs more than any tuning gains.
+# only mentions either, and each costs more than any tuning gains. FLASHBOB_ANY_PTXAS=1 lets both pass, as for mutants.
+[ -z "${FLASHBOB_ANY_PTXAS:-}" ] || exec "$@"
 report=$(mktemp)
 "$@" 2>"$report"
 status=$?
